@@ -38,6 +38,17 @@ Json speed_json(const SpeedVerdict& speed) {
           {"explanations", explanations},  {"ruled_out", ruled_out}};
 }
 
+// The models besides the trained one, and where they are.
+Json models_json(const ConfigCheck& check) {
+  Json models = Json::array();
+  for (const OtherModel& other : check.predicted.run.others) {
+    models.push_back({{"role", name_of(other.role)},
+                      {"place", name_of(other.place)},
+                      {"trained", other.trained()}});
+  }
+  return models;
+}
+
 Json lengths_json(const ConfigCheck& check) {
   const RunPrediction& p = check.predicted;
   const bool is_padded = check.padded.has_value();
@@ -71,7 +82,7 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
   const RunNeeds& needs = check.predicted.needs;
   const double seconds = check.predicted.time.step();
   Json parts = Json::object();
-  for (const MemoryPart& part : check.parts) parts[part.name] = part.bytes;
+  for (const MemoryPart& part : check.parts) parts[std::string(part.name)] = part.bytes;
   Json step_parts = Json::object();
   for (const StepPart& part : check.step_parts) step_parts[part.name] = part.seconds;
   Json changes = Json::array();
@@ -104,6 +115,9 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
           {"sequence_assumed", check.assumed_length},
           {"lengths", lengths_json(check)},
           {"global_batch_sequences", c.run.global_batch},
+          {"step_sequences", c.run.step_sequences()},
+          {"step_updates", c.run.updates},
+          {"models", models_json(check)},
           {"verdict", verdict_text(check.fit)},
           {"short_of", check.short_of},
           {"short_bytes", check.short_bytes},
@@ -123,6 +137,7 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
           {"host_bytes", needs.host},
           {"host_capacity_bytes", c.hw.host.memory_bytes.value},
           {"breakdown", parts},
+          {"peak_moment", needs.memory.moment},
           {"step_seconds", seconds},
           {"step_seconds_range", range_json(seconds, check.step_range)},
           {"step_breakdown", step_parts},

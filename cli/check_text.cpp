@@ -104,7 +104,8 @@ void print_memory(const ConfigCheck& check) {
   say("  memory     {} GiB allocated {}, {} reserved {}, {} in nvidia-smi\n", gib(allocated),
       gib_range(allocated, check.memory_range), gib(needs.reserved),
       gib_range(needs.reserved, check.memory_range), gib(needs.device));
-  say("  at peak    {}\n", parts_text(check));
+  const std::string_view moment = needs.memory.moment;
+  say("  at peak    {}{}\n", moment.empty() ? "" : fmt::format("{}: ", moment), parts_text(check));
   const double of_node = check.configured.hw.host.memory_bytes.value;
   if (check.uses_host || needs.host > 0.5 * of_node) {
     say("  host       {} of a node's {}\n", bytes_text(needs.host), bytes_text(of_node));
@@ -163,6 +164,32 @@ void print_measured(const ConfigCheck& check) {
   if (speed.position != SpeedPosition::within) print_explanations(speed);
 }
 
+// The models of a step besides the trained one, and that of reinforcement learning is not whole.
+void print_models(const ConfigReading& reading, const ConfigCheck& check) {
+  const TrainingRun& run = check.predicted.run;
+  constexpr const char* waiting = " (waits on the host)";
+  bool trains_others = false;
+  std::vector<std::string> models;
+  for (const OtherModel& other : run.others) {
+    const std::string_view where = other.place == ModelPlace::host      ? waiting
+                                   : other.place == ModelPlace::process ? " in its own process"
+                                   : other.place == ModelPlace::actor   ? " is the base model"
+                                                                        : "";
+    models.push_back(fmt::format("{}{}", name_of(other.role), where));
+    trains_others = trains_others || other.trained();
+  }
+  const bool rolls_out = reading.knobs.is("task", "rl");
+  if (models.empty() && !rolls_out) return;
+  if (rolls_out) {
+    const bool waits = trains_others && run.place == ModelPlace::host;
+    models.insert(models.begin(), fmt::format("actor{}", waits ? waiting : ""));
+  }
+  const std::string step = rolls_out ? fmt::format("; a step without its generation, {}",
+                                                   counted(run.updates, "update", "updates"))
+                                     : "";
+  say("  models     {}{}\n", fmt::join(models, ", "), step);
+}
+
 void print_step(const ConfigCheck& check) {
   const double seconds = check.predicted.time.step();
   say("  step       {} ({} to {}), {:.0f} tokens/s/GPU, MFU {} (full: {})\n",
@@ -182,8 +209,9 @@ void print_padded(const ConfigCheck& check) {
   const PaddedRun& padded = *check.padded;
   const int64_t microbatch = *check.predicted.run.microbatch;
   const double padding = 1 - check.step_tokens / padded.computed_tokens;
+  const char* const which = check.predicted.run.padded ? "longest" : "mean";
   const std::string of =
-      microbatch == 1 ? "" : fmt::format(" (longest of {})", grouped(microbatch));
+      microbatch == 1 ? "" : fmt::format(" ({} of {})", which, grouped(microbatch));
   say("  lengths    longest {}: {}; typical {}{}: {}, {}; mean {:.0f}{}{}\n",
       format_tokens(padded.lengths.longest), verdict_text(check.fit),
       format_tokens(padded.lengths.microbatch), of, verdict_text(padded.typical_fit),
@@ -243,10 +271,11 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
                ? reading.framework->version
                : fmt::format("{} ({})", reading.framework->name, reading.framework->version)),
       c.model.name, format_tokens(c.run.sequence),
-      counted(c.run.global_batch, "sequence", "sequences"), counted(c.run.gpus, "GPU", "GPUs"),
-      run_text(c.run));
+      counted(static_cast<int64_t>(c.run.step_sequences()), "sequence", "sequences"),
+      counted(c.run.gpus, "GPU", "GPUs"), run_text(c.run));
   print_verdict(check);
   print_memory(check);
+  print_models(reading, check);
   print_step(check);
   print_lengths(check);
   const bool fits = check.fit == Fit::fits;

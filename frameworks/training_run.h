@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace longspan {
@@ -47,6 +48,51 @@ inline const std::vector<std::string>& attention_kernel_names() {
   return kernels;
 }
 
+/// What a model is for, besides the one that is trained: in preference tuning and reinforcement
+/// learning.
+enum class ModelRole : uint8_t { reference, critic, reward };
+inline std::string_view name_of(ModelRole role) {
+  return role == ModelRole::reference ? "reference"
+         : role == ModelRole::critic  ? "critic"
+                                      : "reward model";
+}
+
+/// Where a model is while another one runs on the same GPUs.
+enum class ModelPlace : uint8_t {
+  device,   // in memory, in the same process
+  process,  // in memory, in a process of its own
+  host,     // in host memory; it comes back to run
+  joint,    // in memory, and it runs along with every microbatch of the trained model
+  actor,    // it is the trained model itself, without its adapter
+};
+
+inline std::string_view name_of(ModelPlace place) {
+  switch (place) {
+    case ModelPlace::device:
+      return "device";
+    case ModelPlace::process:
+      return "process";
+    case ModelPlace::host:
+      return "host";
+    case ModelPlace::joint:
+      return "joint";
+    case ModelPlace::actor:
+      return "actor";
+  }
+  return "";
+}
+
+/// A model besides the trained one, as large as it. A critic is trained, others are frozen. Critics
+/// and reward models have one output for each token.
+struct OtherModel {
+  ModelRole role = ModelRole::reference;
+  ModelPlace place = ModelPlace::device;
+  int64_t microbatch = 0;  // of a critic's update, in sequences; 0: that of the run
+  int64_t passes = 1;      // forward passes of each sample, besides those of an update
+  bool trained() const { return role == ModelRole::critic; }
+  bool operator==(const OtherModel&) const = default;
+};
+
 struct TrainingRun {
   int64_t gpus = 0;
   int64_t gpus_per_node = 8;
@@ -57,7 +103,8 @@ struct TrainingRun {
 
   int64_t sequence = 0;               // tokens
   std::optional<int64_t> microbatch;  // sequences; nothing: not published
-  int64_t global_batch = 0;           // sequences a step
+  int64_t global_batch = 0;           // sequences of an update
+  bool padded = true;                 // short sequences, to the longest of a microbatch
   RunDegrees degrees;
   bool sequence_parallel = false;  // Megatron's, within the tensor group
   int64_t virtual_stages = 1;      // of each pipeline stage (interleaving)
@@ -74,15 +121,23 @@ struct TrainingRun {
   /// as `recompute` says.
   std::vector<int64_t> recompute_layers;
   int64_t recompute_span = 1;  // layers between two checkpoints
-  int64_t references = 0;      // frozen copies of the model whose forward runs along
+  int64_t outputs = 0;         // of the model for a token; 0: its vocabulary
+  /// Other models on the same GPUs.
+  std::vector<OtherModel> others = {};
+  ModelPlace place = ModelPlace::device;  // of the trained model, while a critic is updated
+  /// A step of reinforcement learning takes this many updates, in passes over its samples ...
+  int64_t updates = 1, epochs = 1;
+  /// ... and forward passes of the trained model itself before these.
+  int64_t passes = 0;
+  int64_t forward_microbatch = 0;  // sequences of a forward pass; 0: those of an update
   RunOffload offload;
   /// Bytes of the optimizer's states for a parameter on the device: 4 of two moments in 16 bits. 0:
   /// the stack's.
   double optimizer_state_bytes = 0;
   /// The same for an embedding's parameter, where it differs. 0: it does not.
   double embedding_state_bytes = 0;
-  /// Bytes of a parameter of a frozen copy. 0: as the trained one's.
-  double reference_bytes = 0;
+  /// Bytes of a parameter of a frozen model. 0: as the trained one's.
+  double frozen_bytes = 0;
   bool update_copies = false;   // an update makes another copy of all parameters
   bool flash_attention = true;  // false: scores are stored
   bool overlap = true;          // communication runs during computation
@@ -94,6 +149,19 @@ struct TrainingRun {
   int64_t loss_tiles =
       0;  // 0: as many as a tile of logits needs to be no larger than hidden states
   bool operator==(const TrainingRun&) const = default;
+
+  /// Sequences of a step: each is in `epochs` of its updates.
+  double step_sequences() const {
+    return static_cast<double>(global_batch) * static_cast<double>(updates) /
+           static_cast<double>(epochs);
+  }
+  /// Whether a frozen model runs forward after the trained one, which has saved its activations.
+  bool has_joint_reference() const {
+    for (const OtherModel& other : others) {
+      if (!other.trained() && other.place == ModelPlace::joint) return true;
+    }
+    return false;
+  }
 };
 
 }  // namespace longspan

@@ -82,7 +82,7 @@ class Checker {
   // Tokens of samples in a step, without padding.
   double sample_tokens(const TrainingRun& run, bool packed) const {
     if (!options_.lengths || packed) return step_tokens(run);
-    return static_cast<double>(run.global_batch) * padded_lengths(run, *options_.lengths).mean;
+    return run.step_sequences() * padded_lengths(run, *options_.lengths).mean;
   }
 
   void summarize_samples() {
@@ -98,9 +98,8 @@ class Checker {
       return;
     }
     const RunNeeds typical = predict(padded_to(c, lengths.microbatch)).needs;
-    const auto batch = static_cast<double>(c.run.global_batch);
     check_.padded = {lengths, verdict_of(typical, c.hw, memory_range(), reserve()), typical.device,
-                     batch * lengths.computed};
+                     c.run.step_sequences() * lengths.computed};
   }
 
   // The share of a GPU's best rate at which samples of their lengths are computed.
@@ -147,8 +146,11 @@ class Checker {
                     {"buffers of NCCL", m.buffers},
                     {"reserved, unused", needs.reserved - m.tensors()},
                     {"context and libraries", needs.device - needs.reserved - m.buffers}};
+    for (const RunMemory::Held& other : m.others) {
+      check_.parts.push_back({other.model, other.bytes});
+    }
     const RunOffload& offload = c.run.offload;
-    check_.uses_host = m.away > 0 || c.run.chunk_tokens > 0;
+    check_.uses_host = m.away > 0 || m.waiting > 0 || c.run.chunk_tokens > 0;
     for (const auto* shares : {&offload.checkpoints, &offload.parameters, &offload.gradients,
                                &offload.optimizer, &offload.activations}) {
       check_.uses_host = check_.uses_host || !shares->empty();
@@ -187,6 +189,8 @@ class Checker {
                          {"pipeline bubble", time.bubble},
                          {"update", time.update},
                          {"copies to the host and its update", time.host},
+                         {"forward passes", time.passes},
+                         {"updates of the critic", time.critic},
                          {"data and logging", time.rest}};
   }
 
@@ -403,8 +407,13 @@ KnobPlaces places_of(const ConfigReading& reading) {
 
 RunKnobs with_sequence(RunKnobs knobs, int64_t sequence) {
   if (sequence > 0) {
+    // A budget for sequences that a config limits is one of several; else it is their length.
+    const int64_t ranks = std::max<int64_t>(1, knobs.count_or("ulysses", 1)) *
+                          std::max<int64_t>(1, knobs.count_or("context", 1));
+    const bool several =
+        knobs.has("sequence") && sequence <= knobs.count_or("token-budget", 0) * ranks;
     knobs.set("sequence", sequence);
-    knobs.clear("token-budget");
+    if (!several) knobs.clear("token-budget");
   } else if (!says_length(knobs)) {
     knobs.set("sequence", kAssumedLength);
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "frameworks/check/explain_speed.h"
@@ -38,7 +39,7 @@ struct ProposedChange {
 };
 
 struct MemoryPart {
-  const char* name;
+  std::string_view name;
   double bytes = 0;
 };
 

@@ -203,8 +203,9 @@ SampleLengths read_sample_lengths(const std::string& text, const std::string& or
 PaddedLengths padded_lengths(const TrainingRun& run, const SampleLengths& lengths) {
   const SampleLengths cut = lengths.cut_at(run.sequence);
   const auto microbatch = static_cast<double>(*run.microbatch);
-  const double of_one = cut.longest_of(microbatch);
-  const double of_all = cut.longest_of(microbatch * static_cast<double>(run.degrees.data));
+  const double of_one = run.padded ? cut.longest_of(microbatch) : cut.mean();
+  const double of_all =
+      run.padded ? cut.longest_of(microbatch * static_cast<double>(run.degrees.data)) : of_one;
   const double evened = run.zero >= 2 ? 1 : std::sqrt(microbatches(run));
   PaddedLengths padded;
   padded.longest = lengths.has_only_mean() ? run.sequence : cut.longest();

@@ -51,7 +51,7 @@ SampleLengths read_sample_lengths(const std::string& text, const std::string& or
 /// Tokens to which a run pads.
 struct PaddedLengths {
   int64_t longest = 0;     // the longest sample
-  int64_t microbatch = 0;  // the longest of a microbatch, as expected
+  int64_t microbatch = 0;  // the longest of a microbatch, as expected; without padding, the mean
   /// For which a step's ranks wait, as expected: that of all ranks if they exchange in every
   /// microbatch. If only after the last, what a rank has more than others evens out.
   int64_t step = 0;

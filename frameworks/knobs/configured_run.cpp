@@ -34,6 +34,7 @@ class Configurer {
     choose_devices();
     degrees();
     batch();
+    other_models();
     layers();
     states();
     kernels();
@@ -169,6 +170,7 @@ class Configurer {
     int64_t microbatch = std::max<int64_t>(1, knobs_.count_or("microbatch", 1));
     const int64_t accumulation = degree("accumulation");
     int64_t batch = knobs_.count_or("batch", 0);
+    if (knobs_.is("batch-unit", "prompts")) batch *= degree("responses");
     if (batch == 0 && knobs_.has("batch-tokens")) {
       batch = *knobs_.count("batch-tokens") / run_.sequence;
     }
@@ -186,17 +188,65 @@ class Configurer {
     }
     if (batch == 0) batch = microbatch * accumulation * d.data;
     const bool pairs = knobs_.is("task", "dpo") || knobs_.is("task", "reward");
-    const bool adapter = knobs_.has("adapter") && !knobs_.is("adapter", "none");
-    const bool frozen = knobs_.is("task", "dpo") && !knobs_.is("reference", "false");
-    run_.references = frozen && !adapter ? 1 : 0;
     // The completions of pairs are scored; that they are half of the tokens is an assumption.
     if (pairs) run_.scored_share = 0.5;
+    run_.padded = !knobs_.is("padding", "false");
     run_.microbatch = microbatch * (pairs ? 2 : 1);
     run_.global_batch = batch * (pairs ? 2 : 1);
     if (run_.sequence % sequence_ranks != 0) {
       throw bad_input("{}: {} tokens cannot be divided by the {} GPUs of a sequence",
                       name("sequence"), run_.sequence, sequence_ranks);
     }
+  }
+
+  // The models besides the trained one, and what a step of reinforcement learning does with all.
+  void other_models() {
+    const std::string task = knobs_.text("task").value_or("sft");
+    const bool value = knobs_.has("head") ? knobs_.is("head", "value") : task == "reward";
+    run_.outputs = value ? 1 : 0;
+    run_.place = place_of(knobs_.effective("actor"));
+    const bool preferences = task == "dpo" || task == "kto";
+    const bool adapter = knobs_.has("adapter") && !knobs_.is("adapter", "none");
+    // KTO runs both models over answers to other prompts, too.
+    const int64_t passes = task == "kto" ? 2 : 1;
+    if (task == "kto") run_.passes = 1;
+    const std::string reference =
+        knobs_.text("reference").value_or(preferences ? "joint" : "none");
+    add_model(ModelRole::reference, adapter && reference != "none" ? "actor" : reference, passes);
+    if (task != "rl") return;
+    add_model(ModelRole::critic, knobs_.text("critic").value_or("none"), 1);
+    add_model(ModelRole::reward, knobs_.text("reward-model").value_or("none"), 1);
+    run_.passes = knobs_.is("old-log-probabilities", "false") ? 0 : 1;
+    run_.updates = run_.epochs = degree("epochs");
+    const int64_t forward = knobs_.count_or("forward-microbatch", 0);
+    run_.forward_microbatch = forward == *run_.microbatch ? 0 : forward;
+    const int64_t rolled_out = knobs_.count_or("rollout-prompts", 0) * degree("responses");
+    if (rolled_out == 0) return;
+    if (rolled_out < run_.global_batch) {
+      throw bad_input("{}: {} sequences of a step are fewer than the {} of an update: {}",
+                      name("rollout-prompts"), rolled_out, run_.global_batch, name("batch"));
+    }
+    run_.updates = rolled_out / run_.global_batch * run_.epochs;
+  }
+  static ModelPlace place_of(const std::string& word) {
+    return word == "process" ? ModelPlace::process
+           : word == "host"  ? ModelPlace::host
+           : word == "joint" ? ModelPlace::joint
+           : word == "actor" ? ModelPlace::actor
+                             : ModelPlace::device;
+  }
+  void add_model(ModelRole role, const std::string& place, int64_t passes) {
+    if (place == "none" || place == "elsewhere") return;
+    OtherModel other{role, place_of(place), 0, passes};
+    if (role == ModelRole::critic) {
+      const RunDegrees& d = run_.degrees;
+      const int64_t budget =
+          knobs_.count_or("critic-token-budget", 0) * d.ulysses * d.ring * d.all_gather;
+      other.microbatch = budget > 0 ? std::max<int64_t>(1, budget / run_.sequence)
+                                    : knobs_.count_or("critic-microbatch", 0);
+      if (other.microbatch == *run_.microbatch) other.microbatch = 0;
+    }
+    run_.others.push_back(other);
   }
 
   void layers() {
@@ -270,7 +320,7 @@ class Configurer {
     run_.update_copies = knobs_.flag("update-copies");
     // FSDP takes frozen weights as they are.
     const bool fsdp = knobs_.text("engine").value_or("").starts_with("fsdp");
-    if (fsdp && run_.references > 0 && knobs_.is("loaded-dtype", "bf16")) run_.reference_bytes = 2;
+    if (fsdp && !run_.others.empty() && knobs_.is("loaded-dtype", "bf16")) run_.frozen_bytes = 2;
     if (knobs_.is("fused-layers", "true")) {
       // A fused norm keeps its input, and a fused activation what goes in.
       s.norm_inputs.value = std::min(s.norm_inputs.value, 1 + (s.residual_bytes.value - 2) / 2);

@@ -12,6 +12,10 @@ namespace {
 
 using enum RunKnobKind;
 
+// Places of a model besides the trained one: in the same process, in its own, in host memory until
+// it runs, in the same pass as the trained model, on other GPUs.
+constexpr const char* kPlaces = "none device process host joint elsewhere";
+
 constexpr RunKnobRow kRows[] = {
     {"model", text, "", "a name on the Hugging Face hub, or a folder", true},
     {"model-family", text, "", "a framework's name for a family of models"},
@@ -37,13 +41,29 @@ constexpr RunKnobRow kRows[] = {
     {"sequence", count, "", "tokens of a sequence", true},
     {"token-budget", count, "", "tokens that a GPU works on at a time, in packed sequences"},
     {"packing", flag, "", "several documents share a sequence", false, "false"},
+    {"padding", flag, "", "short sequences are padded to the longest of a microbatch", false,
+     "true"},
     {"microbatch", count, "", "sequences that a group of GPUs works on at a time", true},
     {"accumulation", count, "", "microbatches of a step", true},
     {"batch", count, "", "sequences of a step, of all GPUs"},
     {"batch-tokens", count, "", "tokens of a step, of all GPUs"},
-    {"task", choice, "sft dpo reward rl", "what is trained; dpo and reward see pairs"},
-    {"reference", flag, "",
-     "dpo: a frozen copy of the model runs along (if nothing says otherwise)"},
+    {"task", choice, "sft dpo kto reward rl", "what is trained; dpo and reward see pairs"},
+    {"head", choice, "vocabulary value", "what the model gives: logits, or one value a token"},
+    {"actor", choice, "device process host", "where the trained model is while a critic is updated",
+     false, "device"},
+    {"reference", choice, kPlaces,
+     "where a frozen copy of the model is; dpo and kto have one on the device"},
+    {"critic", choice, kPlaces, "where a trained model of values is (PPO)"},
+    {"reward-model", choice, kPlaces, "where a frozen model of rewards is"},
+    {"critic-microbatch", count, "", "sequences that a group of GPUs works on at a time, critic's"},
+    {"critic-token-budget", count, "", "tokens that a GPU works on at a time, critic's"},
+    {"rollout-prompts", count, "", "prompts of a step of reinforcement learning"},
+    {"responses", count, "", "sequences that are rolled out from a prompt"},
+    {"batch-unit", choice, "sequences prompts", "what batch counts", false, "sequences"},
+    {"epochs", count, "", "updates that see each of a step's sequences"},
+    {"old-log-probabilities", flag, "",
+     "rl: a forward pass comes before the updates (if nothing says otherwise)"},
+    {"forward-microbatch", count, "", "sequences of a forward pass before the updates"},
 
     {"engine", choice, "ddp deepspeed fsdp1 fsdp megatron megatron-fsdp",
      "the library that distributes parameters"},

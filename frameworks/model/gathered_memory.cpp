@@ -16,9 +16,11 @@ ModelParts model_parts(const TrainingRun& c, const ModelSpec& model) {
   parts.embedding = number(embedding) / tensor;
   parts.layer = number(layer) / tensor;
   parts.table = number(model.vocab * model.hidden) / tensor;
-  parts.tied = model.tied_embeddings;
-  parts.head = number(head) / tensor + (parts.tied ? parts.table : 0);
-  parts.ends = number(embedding + head) / tensor;
+  parts.tied = model.tied_embeddings && c.outputs == 0;
+  parts.outputs = number(output_columns(c, model) * model.hidden) / tensor;
+  const double norm = number(head) / tensor - (model.tied_embeddings ? 0 : parts.table);
+  parts.head = norm + parts.outputs;
+  parts.ends = parts.embedding + parts.head - (parts.tied ? parts.table : 0);
   parts.down = w.hidden * w.inner;
   parts.after = w.hidden * (w.inner + w.gated + w.queries);
   return parts;
@@ -46,6 +48,8 @@ double fsdp_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& sta
   const double layer = element * (p.layer + layer_gradients(p, moment));
   const double next = element * (waits ? p.layer : p.embedding);
   switch (moment) {
+    case StepMoment::forward_pass:  // a layer, and the one that comes next
+      return element * (2 * p.layer + unit);
     case StepMoment::reference:  // one unit: gathered, and copied to where its weights are used
       return element * (2 * p.all + unit);
     case StepMoment::forward_end:

@@ -24,7 +24,8 @@ double tile_and_sums(const TrainingRun& c, const ModelSpec& model, const Stack& 
   const LayerShape shape = layer_shape(c);
   const double scored = c.scored_share * shape.tokens(), d = number(model.hidden);
   const double rows = std::min(scored, stack.tile_rows.value);
-  const double columns = std::min(number(model.vocab), stack.tile_columns.value);
+  const double outputs = number(output_columns(c, model));
+  const double columns = std::min(outputs, stack.tile_columns.value);
   const double of_hidden = shape.element_bytes / 2 * stack.residual_bytes.value;
   const auto with_cast = [&](double element) {
     return stack.tile_sum_bytes.value + (element < 4 ? element : 0);
@@ -32,7 +33,7 @@ double tile_and_sums(const TrainingRun& c, const ModelSpec& model, const Stack& 
   // Two pieces of the head are cast at a time, and one of the hidden states.
   const double casts =
       head_bytes > shape.element_bytes ? shape.element_bytes * d * (2 * columns + rows) : 0;
-  return shape.element_bytes * rows * columns + with_cast(head_bytes) * number(model.vocab) * d +
+  return shape.element_bytes * rows * columns + with_cast(head_bytes) * outputs * d +
          (with_cast(of_hidden) + of_hidden) * scored * d + casts;
 }
 
@@ -47,17 +48,18 @@ double loss_work_bytes(const TrainingRun& c, const ModelSpec& model, const Stack
   }
   // Fused losses cut rows so that a tile of logits is no larger than the hidden states; losses in
   // chunks cut them into a given number.
-  double columns = number(model.vocab);
+  const double outputs = number(output_columns(c, model));
+  double columns = outputs;
   if (c.tiled_loss) {
     columns = c.loss_tiles > 0 ? columns / number(c.loss_tiles)
-                               : number(std::min(model.hidden, model.vocab));
+                               : std::min(number(model.hidden), outputs);
   }
   const double of_logit =
       stack.logit_state_bytes.value +
       (shape.tensor > 1 ? stack.cut_logit_state_bytes.value : stack.whole_logit_state_bytes.value);
   const double gathered = stack.gathered_logits.value;
   const double here = gathered + (1 - gathered) / number(shape.tensor);
-  const double kept = c.tiled_loss ? stack.chunked_logit_bytes.value * number(model.vocab) : 0;
+  const double kept = c.tiled_loss ? stack.chunked_logit_bytes.value * outputs : 0;
   return norm + (of_logit * columns + kept) * shape.tokens() * here;
 }
 
@@ -66,7 +68,7 @@ double loss_forward_bytes(const TrainingRun& c, const ModelSpec& model, const St
   if (c.tiled_loss || of_logit == 0) return 0;
   const LayerShape shape = layer_shape(c);
   return norm_bytes(c, model, stack) +
-         of_logit * number(model.vocab) * shape.tokens() / number(shape.tensor);
+         of_logit * number(output_columns(c, model)) * shape.tokens() / number(shape.tensor);
 }
 
 }  // namespace longspan

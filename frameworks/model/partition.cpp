@@ -53,7 +53,12 @@ double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t sta
 
 double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here) {
-  const auto [embedding, of_layer, head] = unit_elements(model);
+  const auto [embedding, of_layer, of_vocabulary] = unit_elements(model);
+  int64_t head = of_vocabulary;
+  if (c.outputs > 0) {
+    if (!model.tied_embeddings) head -= model.vocab * model.hidden;
+    head += c.outputs * model.hidden;
+  }
   const auto tensor = static_cast<double>(c.degrees.tensor);
   const auto layer = static_cast<double>(of_layer);
   if (cuts_vocabulary(c)) {
@@ -64,9 +69,23 @@ double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t sta
   const auto [first, last] = ends_here;
   double ends = first ? static_cast<double>(embedding) : 0;
   if (last) ends += static_cast<double>(head);
-  if (last && !first && model.tied_embeddings)
+  if (last && !first && model.tied_embeddings && c.outputs == 0)
     ends += static_cast<double>(model.vocab * model.hidden);
   return (layer * layers_of(c, model, stage) + ends) / tensor;
+}
+
+int64_t output_columns(const TrainingRun& c, const ModelSpec& model) {
+  return c.outputs > 0 ? c.outputs : model.vocab;
+}
+
+ModelSpec with_outputs(const TrainingRun& c, const ModelSpec& model) {
+  ModelSpec other = model;
+  other.vocab = output_columns(c, model);
+  return other;
+}
+
+double bytes_of_parameter(const Stack& stack) {
+  return std::min(stack.parameter_bytes.value, stack.parameter_state_bytes.value);
 }
 
 double optimizer_state_bytes(const TrainingRun& c, const Stack& stack) {

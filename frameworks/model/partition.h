@@ -24,12 +24,18 @@ bool cuts_vocabulary(const TrainingRun& run);
 /// Parameters of one rank of a stage. If there are several stages, the last has its own copy of a
 /// token table that the head shares.
 double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage = 0);
+/// What the model gives for a token: logits of the vocabulary, or the run's own outputs.
+int64_t output_columns(const TrainingRun& run, const ModelSpec& model);
+/// The model with as many tokens as it has outputs: for the work of its head.
+ModelSpec with_outputs(const TrainingRun& run, const ModelSpec& model);
 double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here);
 /// Ranks with the same parameters.
 double replicas(const TrainingRun& run);
 /// Those of them over which ZeRO shards the states.
 double sharers(const TrainingRun& run);
+/// Bytes of a parameter on the device between its uses.
+double bytes_of_parameter(const Stack& stack);
 /// Bytes of the optimizer's states for a parameter: the run's, or else the stack's.
 double optimizer_state_bytes(const TrainingRun& run, const Stack& stack);
 

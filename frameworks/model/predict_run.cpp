@@ -5,6 +5,7 @@
 
 #include "frameworks/model/infer_layout.h"
 #include "frameworks/model/number.h"
+#include "frameworks/model/other_models.h"
 #include "frameworks/model/partition.h"
 #include "frameworks/model/run_host.h"
 #include "planner/plan/plan.h"
@@ -15,12 +16,12 @@ namespace {
 RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                   const Stack& stack, const RunPipeline* known = nullptr) {
   RunNeeds needs;
-  needs.memory = run_memory(run, model, hw, stack, known);
+  needs.memory = step_memory(run, model, hw, stack, known);
   needs.reserved = reserved_bytes(needs.memory, stack);
   needs.device = device_bytes(needs.memory, stack);
   const auto ranks = static_cast<double>(std::min(run.gpus, run.gpus_per_node));
-  needs.host =
-      host_bytes(run, model, stack) + ranks * needs.memory.away + stack.host_reserved_bytes.value;
+  needs.host = host_bytes(run, model, stack) + ranks * (needs.memory.away + needs.memory.waiting) +
+               stack.host_reserved_bytes.value;
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
   const double most = stack.kernel_elements.value;
   needs.addressable = most == 0 || layer_shape(run).tokens() * widest <= most;
@@ -50,13 +51,13 @@ Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const Predictio
 }
 
 double step_tokens(const TrainingRun& run) {
-  return static_cast<double>(run.global_batch) * static_cast<double>(run.sequence);
+  return run.step_sequences() * static_cast<double>(run.sequence);
 }
 
 double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
               double step_seconds, bool causal) {
-  const double flops =
-      model_flops(model, run.sequence, causal).step() * static_cast<double>(run.global_batch);
+  const double flops = model_flops(with_outputs(run, model), run.sequence, causal).step() *
+                       static_cast<double>(run.global_batch) * static_cast<double>(run.updates);
   return flops / static_cast<double>(run.gpus) / step_seconds / hw.device.peak_flops_bfloat16.value;
 }
 
@@ -77,7 +78,7 @@ RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model,
   std::optional<RunPipeline> pipeline;
   if (!run.schedule.empty()) pipeline = run_pipeline(prediction.run, model, hw, stack);
   const RunPipeline* const known = pipeline ? &*pipeline : nullptr;
-  prediction.time = run_time(prediction.run, model, hw, stack, known);
+  prediction.time = step_time(prediction.run, model, hw, stack, known);
   prediction.needs = needs_of(prediction.run, model, hw, stack, known);
   return prediction;
 }

@@ -47,10 +47,11 @@ HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
 Fit verdict_of(const RunNeeds& needs, const HardwareProfile& hw, const PredictionInterval& memory,
                double spare_bytes = 0);
 
-/// Tokens of a step.
+/// Tokens of a step's samples; they are in each of its epochs.
 double step_tokens(const TrainingRun& run);
 
-/// The share of a GPU's best rate that a step's model FLOPs are; `causal` as model_flops() has it.
+/// The share of a GPU's best rate that a step's model FLOPs are, of the updates of the trained
+/// model; `causal` as model_flops() has it.
 double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
               double step_seconds, bool causal = true);
 

@@ -85,7 +85,7 @@ class Stage {
     std::vector<StepMoment> all{loss, last_mlp, last_attention};
     if (c_.degrees.pipeline == 1) {
       all.insert(all.end(), {forward_end, first_mlp, first_attention, backward_end, update});
-      if (c_.references > 0) all.push_back(reference);
+      if (c_.has_joint_reference()) all.push_back(reference);
     }
     return all;
   }
@@ -121,9 +121,7 @@ class Stage {
     const double cut = c_.zero > 0 ? parameters_ / sharers(c_) : parameters_;
     const double whole = kept_parameters();
     const double of_parameter = bytes_of_parameter();
-    const double of_copy = c_.reference_bytes > 0 ? c_.reference_bytes : of_parameter;
-    m.parameters =
-        whole * (of_parameter + number(c_.references) * of_copy) * here(c_.offload.parameters);
+    m.parameters = whole * of_parameter * here(c_.offload.parameters);
     const double resident = stack_.parameter_state_bytes.value - of_parameter;
     m.gradients = (c_.zero == 2 ? cut : whole) * resident * here(c_.offload.gradients) +
                   gradients_at(m.moment);
@@ -135,9 +133,7 @@ class Stage {
     m.optimizer = of_optimizer * here(c_.offload.optimizer);
   }
 
-  double bytes_of_parameter() const {
-    return std::min(stack_.parameter_bytes.value, stack_.parameter_state_bytes.value);
-  }
+  double bytes_of_parameter() const { return longspan::bytes_of_parameter(stack_); }
   // Parameters that a rank keeps between steps.
   double kept_parameters() const { return c_.zero == 3 ? parameters_ / sharers(c_) : parameters_; }
   bool is_fsdp() const {
@@ -227,7 +223,7 @@ class Stage {
   // product, and a loss in tiles casts pieces of the head.
   double weight_copies() const {
     const double layers = layers_of(c_, model_, index_) - repeated();
-    const double head = last() && !c_.tiled_loss ? parts_.table : 0;
+    const double head = last() && !c_.tiled_loss ? parts_.outputs : 0;
     return stack_.weight_copies.value * 2 * (layers * parts_.layer + head);
   }
 
@@ -294,9 +290,8 @@ class Stage {
   double head() const {
     if (!last()) return 0;
     const bool gathers = shape_.sequence_parallel && shape_.tensor > 1;
-    const double vocabulary = number(model_.vocab) / number(shape_.tensor);
     return flow() * widths_.hidden * ((gathers ? 2 : 1) * widths_.rows + 3 * widths_.between) +
-           stack_.placeholder_bytes.value * vocabulary * number(model_.hidden);
+           stack_.placeholder_bytes.value * parts_.outputs;
   }
 
   const ModelEnds ends_;
@@ -316,6 +311,8 @@ class Stage {
 
 const char* name_of(StepMoment moment) {
   switch (moment) {
+    case forward_pass:
+      return "a forward pass before the updates";
     case reference:
       return "the reference's forward";
     case forward_end:
@@ -369,12 +366,19 @@ double kept_layer_bytes(const TrainingRun& c, const ModelSpec& model, const Hard
   return Stage(c, model, hw, stack, 0, {}, 1).kept() / std::max(1.0, layers_of(c, model, 0));
 }
 
+double RunMemory::held() const {
+  double bytes = 0;
+  for (const Held& other : others) bytes += other.bytes;
+  return bytes;
+}
+
 double reserved_bytes(const RunMemory& memory, const Stack& stack) {
   return (memory.tensors() + memory.pooled) * stack.reserved_share.value;
 }
 
 double device_bytes(const RunMemory& memory, const Stack& stack) {
-  return reserved_bytes(memory, stack) + memory.buffers + stack.context_bytes.value;
+  return reserved_bytes(memory, stack) + memory.buffers + memory.contexts +
+         stack.context_bytes.value;
 }
 
 }  // namespace longspan

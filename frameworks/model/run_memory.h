@@ -4,6 +4,9 @@
 // they run.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "frameworks/model/layer_memory.h"
 #include "frameworks/model/run_pipeline.h"
 #include "frameworks/model/stack.h"
@@ -18,7 +21,7 @@ namespace longspan {
 /// microbatches in flight, the last the logits.
 struct RunMemory {
   StepMoment moment = StepMoment::loss;
-  double parameters = 0;  // of frozen copies, too
+  double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
   double gathered = 0;    // parameters and buckets that ZeRO 3 or FSDP holds for the running layers
@@ -35,10 +38,22 @@ struct RunMemory {
   /// The most tensors until the optimizer runs for the first time, and while it does: less than
   /// tensors() where its states are made then.
   double before_update = 0, in_update = 0;
+  /// What models that do not run at the moment hold, in the order of their roles.
+  struct Held {
+    std::string_view model;  // "reference"
+    double bytes = 0;
+  };
+  std::vector<Held> others;
+  double contexts = 0;     // of their own processes
+  double waiting = 0;      // bytes of models that wait on the host instead
+  bool of_critic = false;  // whether a critic runs, not the model that the run trains
 
   double states() const { return parameters + gradients + optimizer + gathered; }
   double activations() const { return saved + work; }
-  double tensors() const { return states() + activations() + loss + passing + workspaces; }
+  double held() const;  // by the other models
+  double tensors() const {
+    return states() + activations() + loss + passing + workspaces + held();
+  }
 };
 
 /// REQUIRES: as run_time(). `known`: as there.

@@ -58,7 +58,7 @@ class Run {
     const LayerWork slice = layer_work(model_, stack_, cut);
     const double forward = seconds(sliced(slice.forward, whole.forward)).all() * slices;
     const double backward = seconds(sliced(slice.backward, whole.backward)).all() * slices;
-    ModelSpec of_rank = model_;
+    ModelSpec of_rank = with_outputs(c_, model_);
     if (cuts_vocabulary(c_))
       of_rank.vocab = (model_.vocab + c_.degrees.pipeline - 1) / c_.degrees.pipeline;
     const EndsWork ends = ends_work(of_rank, stack_, cut);
@@ -85,7 +85,7 @@ class Run {
 
   RunTime time(const RunPipeline* known) {
     const LayerWork layer = layer_work(model_, stack_, shape_);
-    const EndsWork ends = ends_work(model_, stack_, shape_);
+    const EndsWork ends = ends_work(with_outputs(c_, model_), stack_, shape_);
     const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
     const Seconds selective = seconds(selective_pass(layer));
     const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
@@ -100,11 +100,10 @@ class Run {
       stage[i] += forward * recomputed_layers(c_, model_, i);
       if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
       if (c_.tiled_mlp) stage[i] += tiles * layers;
-      stage[i] += forward * (layers * number(c_.references));
       stage[i].compute += summing_gradients(rank_parameters(c_, model_, i));
     }
     stage.front() += embedding;
-    stage.back() += head * (1 + number(c_.references) / 3);  // a third of it is forward
+    stage.back() += head;
     const Seconds& slowest = *std::max_element(
         stage.begin(), stage.end(), [](const auto& a, const auto& b) { return a.all() < b.all(); });
 
@@ -146,7 +145,35 @@ class Run {
     return time;
   }
 
+  // A forward pass over the sequences of an update. Without a schedule: a pipeline is filled once.
+  double forward_time() const {
+    const LayerWork layer = layer_work(model_, stack_, shape_);
+    const EndsWork ends = ends_work(with_outputs(c_, model_), stack_, shape_);
+    const double forward = seconds(layer.forward).all();
+    const double of_layer = forward + (c_.zero == 3 ? gathering(forward) : 0);
+    // A third of what the ends take is forward.
+    const double first = seconds(ends.embedding).all() / 3, last = seconds(ends.head).all() / 3;
+    const int64_t stages = c_.degrees.pipeline;
+    double slowest = 0, all = 0;
+    for (int64_t i = 0; i < stages; ++i) {
+      const double stage =
+          of_layer * layers_of(c_, model_, i) + (i == 0 ? first : 0) + (i == stages - 1 ? last : 0);
+      slowest = std::max(slowest, stage);
+      all += stage;
+    }
+    const double hops = stages > 1 ? (number(stages) - 1 + microbatches_) * hop(1) : 0;
+    const double slower = waiting_for_slowest(stack_.rank_spread.value, number(c_.gpus), kKnown);
+    return slower * (all + (microbatches_ - 1) * slowest) + hops;
+  }
+
  private:
+  // What gathering a layer's parameters adds to a pass through it.
+  double gathering(double pass) const {
+    if (replicas_ <= 1) return 0;
+    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
+    return added(replica_pass(layer * shape_.element_bytes), pass);
+  }
+
   // Several microbatches use both directions of the link at once; a single one uses them in turn.
   double copy(Kernel kernel, double bytes) const {
     const double shared = microbatches_ > 1 ? hw_.link.duplex_factor.value : 1;
@@ -328,6 +355,11 @@ RunPipeline run_pipeline(const TrainingRun& run, const ModelSpec& model, const H
 RunTime run_time(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                  const Stack& stack, const RunPipeline* known) {
   return Run(run, model, hw, stack).time(known);
+}
+
+double forward_time(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                    const Stack& stack) {
+  return Run(run, model, hw, stack).forward_time();
 }
 
 }  // namespace longspan

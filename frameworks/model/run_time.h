@@ -19,7 +19,11 @@ struct RunTime {
   double update = 0;   // of the parameters
   double host = 0;     // copies to and from the host that nothing hides, and the update there
   double rest = 0;     // time of a step for everything else
-  double step() const { return compute + tensor + context + data + bubble + update + host + rest; }
+  double passes = 0;   // forward passes for log-probabilities, values and rewards
+  double critic = 0;   // updates of a critic
+  double step() const {
+    return compute + tensor + context + data + bubble + update + host + rest + passes + critic;
+  }
 };
 
 /// The pipeline of a case that names a schedule. REQUIRES: as run_time().
@@ -32,5 +36,9 @@ RunPipeline run_pipeline(const TrainingRun& run, const ModelSpec& model, const H
 /// it.
 RunTime run_time(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                  const Stack& stack, const RunPipeline* known = nullptr);
+
+/// Seconds of a forward pass over the sequences of an update. REQUIRES: as run_time().
+double forward_time(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
+                    const Stack& stack);
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 namespace longspan {
 
 enum class StepMoment : uint8_t {
+  forward_pass,    // of all models, before the updates of reinforcement learning
   reference,       // the forward of a frozen copy of the model, after the model's own
   forward_end,     // the loss has been computed
   loss,            // the loss is differentiated

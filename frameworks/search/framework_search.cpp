@@ -21,6 +21,10 @@ constexpr std::pair<const char*, const char*> kCommon[] = {{"precision", "bf16"}
                                                            {"adapter", "none"},
                                                            {"task", "sft"}};
 
+// What a framework for reinforcement learning adds by default: plans are of one update.
+constexpr const char* kOfLearning[] = {"reference",       "critic",    "reward-model",
+                                       "rollout-prompts", "responses", "epochs"};
+
 const std::vector<std::string> kMicrobatches = {"1", "2", "4", "8"};
 
 constexpr double kEqual = 0.01;  // lengths that differ by less count as equal
@@ -32,6 +36,9 @@ class Space {
   Space(const FrameworkQuestion& question, bool longest)
       : question_(question), framework_(*question.given.framework), longest_(longest) {
     RunKnobs knobs = question.given.knobs;
+    for (const char* knob : kOfLearning) {
+      if (!fixed(knob)) knobs.clear(knob);
+    }
     for (const auto& [knob, value] : kCommon) say(knobs, knob, value);
     dimensions_ = framework_.search;
     const bool listed = std::any_of(dimensions_.begin(), dimensions_.end(),

@@ -122,6 +122,12 @@ TEST_CASE("a padded run waits for the longest sample that its exchanges meet", "
   const int64_t even = padded_lengths(run, lengths).step;
   CHECK(even < padded.step);
   CHECK(even > padded.microbatch);
+  // Without padding a microbatch has the tokens of its samples.
+  run.padded = false;
+  CHECK(padded_lengths(run, lengths).microbatch == 170);
+  CHECK(padded_lengths(run, lengths).step == 170);
+  CHECK(padded_lengths(run, lengths).longest == 800);
+  run.padded = true;
   // A mean says nothing of the longest.
   const PaddedLengths mean = padded_lengths(run, SampleLengths::of_mean(300));
   CHECK(mean.longest == 800);

@@ -126,13 +126,15 @@ TEST_CASE("a reference under FSDP is gathered as one in its forward") {
   run.recompute = Recompute::full;
   run.tiled_loss = true;
   const Stack stack = load_stack("hf-fsdp");
-  run.references = 1;
-  run.reference_bytes = 2;
-  const RunMemory both = memory_of(run, short_8b(), stack);
+  run.others = {{.role = ModelRole::reference, .place = ModelPlace::joint}};
+  run.frozen_bytes = 2;
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  const RunMemory both = step_memory(run, short_8b(), hw, stack);
   const double parameters = 2 * kTable + kHidden + 4 * kLayer;
   CHECK(both.moment == reference);
   CHECK(both.gathered == Approx(2 * (2 * parameters + kTable + kHidden)));
-  CHECK(both.parameters == Approx((4 + 2) * parameters / 8));
+  CHECK(both.parameters == Approx(4 * parameters / 8));
+  CHECK(both.held() == Approx(2 * parameters / 8));
 }
 
 }  // namespace

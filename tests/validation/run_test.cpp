@@ -612,21 +612,5 @@ TEST_CASE("states in files take time, not host memory") {
                           8 * filed.written / hw.nvme.write_bandwidth.value));
 }
 
-TEST_CASE("a frozen reference model adds its parameters and a forward") {
-  PublishedCase c = case_22b();
-  c.flash_attention = true;
-  const Stack stack = load_stack("megatron-lm");
-  const HardwareProfile hw = load_hardware("8xa100-80g");
-  const RunMemory alone = run_memory(c, gpt_22b(), hw, stack);
-  const RunTime once = run_time(c, gpt_22b(), hw, stack);
-  c.references = 1;
-  const RunMemory both = run_memory(c, gpt_22b(), hw, stack);
-  CHECK(both.parameters == Approx(2 * alone.parameters));
-  CHECK(both.optimizer == alone.optimizer);
-  CHECK(both.saved == alone.saved);
-  // A forward is about a third of a step without recomputation.
-  CHECK(run_time(c, gpt_22b(), hw, stack).compute == Approx(4.0 / 3 * once.compute).epsilon(0.05));
-}
-
 }  // namespace
 }  // namespace longspan
