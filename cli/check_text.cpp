@@ -164,27 +164,33 @@ void print_measured(const ConfigCheck& check) {
   if (speed.position != SpeedPosition::within) print_explanations(speed);
 }
 
-// The models of a step besides the trained one, and that of reinforcement learning is not whole.
+// The models of a step besides the trained one: what each holds at the peak, and where it waits.
+// The step of reinforcement learning is without its generation.
 void print_models(const ConfigReading& reading, const ConfigCheck& check) {
   const TrainingRun& run = check.predicted.run;
-  constexpr const char* waiting = " (waits on the host)";
-  bool trains_others = false;
+  const auto held = [&](std::string_view model) {
+    for (const RunMemory::Held& other : check.predicted.needs.memory.others) {
+      if (other.model == model) return " " + bytes_text(other.bytes);
+    }
+    return std::string();
+  };
+  const bool rolls_out = reading.knobs.is("task", "rl");
+  bool takes_turns = false;
   std::vector<std::string> models;
   for (const OtherModel& other : run.others) {
-    const std::string_view where = other.place == ModelPlace::host      ? waiting
-                                   : other.place == ModelPlace::process ? " in its own process"
-                                   : other.place == ModelPlace::actor   ? " is the base model"
+    const std::string_view where = other.place == ModelPlace::host      ? " (host)"
+                                   : other.place == ModelPlace::process ? " (own process)"
+                                   : other.place == ModelPlace::actor   ? " (base model)"
                                                                         : "";
-    models.push_back(fmt::format("{}{}", name_of(other.role), where));
-    trains_others = trains_others || other.trained();
+    models.push_back(fmt::format("{}{}{}", name_of(other.role), held(name_of(other.role)), where));
+    takes_turns = takes_turns || other.trained();
   }
-  const bool rolls_out = reading.knobs.is("task", "rl");
-  if (models.empty() && !rolls_out) return;
   if (rolls_out) {
-    const bool waits = trains_others && run.place == ModelPlace::host;
-    models.insert(models.begin(), fmt::format("actor{}", waits ? waiting : ""));
+    const bool waits = takes_turns && run.place == ModelPlace::host;
+    models.insert(models.begin(), fmt::format("actor{}{}", held("actor"), waits ? " (host)" : ""));
   }
-  const std::string step = rolls_out ? fmt::format("; a step without its generation, {}",
+  if (models.empty()) return;
+  const std::string step = rolls_out ? fmt::format("; generation is not predicted, {} a step",
                                                    counted(run.updates, "update", "updates"))
                                      : "";
   say("  models     {}{}\n", fmt::join(models, ", "), step);

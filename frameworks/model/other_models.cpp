@@ -51,6 +51,7 @@ class Models {
     const RunMemory actor = update;
     RunMemory fullest = update;
     hold_others(fullest, nullptr);
+    hold_joint(fullest);
     fullest.waiting = waiting_on_host(actor);
     const auto consider = [&](RunMemory moment) {
       moment.waiting = fullest.waiting;
@@ -114,11 +115,19 @@ class Models {
     for (const OtherModel& other : c_.others) {
       if (&other == running) continue;
       if (other.place == ModelPlace::process) moment.contexts += stack_.context_bytes.value;
+      if (!is_on_device(other.place) && other.place != ModelPlace::joint) continue;
       const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
-      if (is_on_device(other.place)) {
-        moment.others.push_back({name_of(other.role), waiting_bytes(own, other.trained())});
-      } else if (other.place == ModelPlace::joint) {
-        moment.others.push_back({name_of(other.role), own.states() + own.saved});
+      moment.others.push_back({name_of(other.role), waiting_bytes(own, other.trained())});
+    }
+  }
+
+  // Models that are updated in the same pass hold all that the update needs.
+  void hold_joint(RunMemory& update) const {
+    for (const OtherModel& other : c_.others) {
+      if (other.place != ModelPlace::joint) continue;
+      const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
+      for (RunMemory::Held& held : update.others) {
+        if (held.model == name_of(other.role)) held.bytes = own.states() + own.saved;
       }
     }
   }

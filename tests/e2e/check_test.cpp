@@ -97,6 +97,38 @@ TEST_CASE("check says the host's memory where states wait there") {
   CHECK(answer.at("host_bytes") < answer.at("host_capacity_bytes"));
 }
 
+TEST_CASE("check names the models besides the actor and their memory") {
+  const TemporaryFolder folder;
+  const std::string script = folder.file("run.sh", R"(python3 -m verl.trainer.main_ppo \
+    algorithm.adv_estimator=gae actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B \
+    data.train_batch_size=256 data.max_prompt_length=1024 data.max_response_length=1024 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.use_kl_loss=True \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 actor_rollout_ref.rollout.n=2 \
+    critic.model.path=meta-llama/Llama-3.1-8B critic.ppo_micro_batch_size_per_gpu=1
+)");
+  const std::vector<std::string> question{"check", script, "--hw", kCheckMachine};
+  const Result text = longspan(question);
+  CHECK(text.status <= 1);
+  CHECK_THAT(text.out, Contains("reference (host), critic"));
+  CHECK_THAT(text.out, Contains("generation is not predicted, 4 updates a step"));
+  const json answer = json::parse(longspan(joined(question, {"--json"})).out);
+  CHECK(answer.at("step_sequences") == 512);
+  CHECK(answer.at("step_updates") == 4);
+  const json models = answer.at("models");
+  REQUIRE(models.size() == 2);
+  CHECK(models[0] == json{{"role", "reference"}, {"place", "host"}, {"trained", false}});
+  CHECK(models[1] == json{{"role", "critic"}, {"place", "device"}, {"trained", true}});
+  // Parameters and two moments in single precision, a column of values for the vocabulary.
+  const double parameters = 8.03e9 - 128256.0 * 4096 + 4096;
+  CHECK(answer.at("breakdown").at("critic").get<double>() ==
+        Approx(12 * parameters / 8).epsilon(0.001));
+  double sum = 0;
+  for (const auto& [part, bytes] : answer.at("breakdown").items()) sum += bytes.get<double>();
+  CHECK(sum == Approx(answer.at("peak_bytes").at("device").get<double>()));
+  CHECK(answer.at("step_breakdown").at("forward passes") > 0);
+  CHECK(answer.at("step_breakdown").at("updates of the critic") > 0);
+}
+
 TEST_CASE("the predicted speed is normal in every unit") {
   const Config config;
   const json answer = config.answer();
