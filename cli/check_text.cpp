@@ -104,8 +104,10 @@ void print_memory(const ConfigCheck& check) {
   say("  memory     {} GiB allocated {}, {} reserved {}, {} in nvidia-smi\n", gib(allocated),
       gib_range(allocated, check.memory_range), gib(needs.reserved),
       gib_range(needs.reserved, check.memory_range), gib(needs.device));
-  const std::string_view moment = needs.memory.moment;
-  say("  at peak    {}{}\n", moment.empty() ? "" : fmt::format("{}: ", moment), parts_text(check));
+  const char* const when = needs.memory.of_critic ? "update of the critic: "
+                           : needs.memory.moment == StepMoment::forward_pass ? "forward pass: "
+                                                                             : "";
+  say("  at peak    {}{}\n", when, parts_text(check));
   const double of_node = check.configured.hw.host.memory_bytes.value;
   if (check.uses_host || needs.host > 0.5 * of_node) {
     say("  host       {} of a node's {}\n", bytes_text(needs.host), bytes_text(of_node));

@@ -210,8 +210,7 @@ class Configurer {
     // KTO runs both models over answers to other prompts, too.
     const int64_t passes = task == "kto" ? 2 : 1;
     if (task == "kto") run_.passes = 1;
-    const std::string reference =
-        knobs_.text("reference").value_or(preferences ? "joint" : "none");
+    const std::string reference = knobs_.text("reference").value_or(preferences ? "joint" : "none");
     add_model(ModelRole::reference, adapter && reference != "none" ? "actor" : reference, passes);
     if (task != "rl") return;
     add_model(ModelRole::critic, knobs_.text("critic").value_or("none"), 1);

@@ -52,7 +52,7 @@ constexpr RunKnobRow kRows[] = {
     {"actor", choice, "device process host", "where the trained model is while a critic is updated",
      false, "device"},
     {"reference", choice, kPlaces,
-     "where a frozen copy of the model is; dpo and kto have one on the device"},
+     "where a frozen copy of the model is; dpo and kto have a joint one"},
     {"critic", choice, kPlaces, "where a trained model of values is (PPO)"},
     {"reward-model", choice, kPlaces, "where a frozen model of rewards is"},
     {"critic-microbatch", count, "", "sequences that a group of GPUs works on at a time, critic's"},

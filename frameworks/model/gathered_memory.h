@@ -12,13 +12,13 @@ namespace longspan {
 /// Elements of a rank's parts of the model, one of each for a tensor group.
 struct ModelParts {
   double all = 0, embedding = 0, layer = 0;
-  double head = 0;    // the final norm and the head's weights, tied or not
-  double ends = 0;    // that and the embedding
-  double table = 0;   // the token table alone
-  double outputs = 0; // the head's matrix alone
-  double down = 0;    // of a layer: the MLP's last product, whose gradient comes first
-  double after = 0;   // of a layer: all but the products of queries, keys and values
-  bool tied = false;  // head and embedding share the table
+  double head = 0;     // the final norm and the head's weights, tied or not
+  double ends = 0;     // that and the embedding
+  double table = 0;    // the token table alone
+  double outputs = 0;  // the head's matrix alone
+  double down = 0;     // of a layer: the MLP's last product, whose gradient comes first
+  double after = 0;    // of a layer: all but the products of queries, keys and values
+  bool tied = false;   // head and embedding share the table
 };
 /// REQUIRES: the run has no pipeline.
 ModelParts model_parts(const TrainingRun& run, const ModelSpec& model);

@@ -51,8 +51,8 @@ double loss_work_bytes(const TrainingRun& c, const ModelSpec& model, const Stack
   const double outputs = number(output_columns(c, model));
   double columns = outputs;
   if (c.tiled_loss) {
-    columns = c.loss_tiles > 0 ? columns / number(c.loss_tiles)
-                               : std::min(number(model.hidden), outputs);
+    columns =
+        c.loss_tiles > 0 ? columns / number(c.loss_tiles) : std::min(number(model.hidden), outputs);
   }
   const double of_logit =
       stack.logit_state_bytes.value +

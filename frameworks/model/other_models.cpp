@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "frameworks/model/gathered_memory.h"
+#include "frameworks/model/layer_memory.h"
 #include "frameworks/model/number.h"
 #include "frameworks/model/partition.h"
 #include "planner/cost/cost_model.h"
@@ -14,20 +16,19 @@ bool is_on_device(ModelPlace place) {
   return place == ModelPlace::device || place == ModelPlace::process;
 }
 
-// Bytes that a forward pass holds at a time: the widest tensors of a layer, or the logits in half
-// and in single precision.
-double forward_bytes(const TrainingRun& c, const ModelSpec& model) {
+// Bytes that a forward pass holds at a time: those of a layer, or the logits in half and in single
+// precision.
+double forward_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack) {
   const LayerShape shape = layer_shape(c);
   const LayerWidths w = layer_widths(model, shape);
-  const double layer =
-      shape.element_bytes * (w.rows * (w.gated + w.inner) + 2 * w.between * w.hidden);
   double columns = number(output_columns(c, model));
   if (c.tiled_loss) {
     columns =
         c.loss_tiles > 0 ? columns / number(c.loss_tiles) : std::min(columns, number(model.hidden));
   }
   const double logits = (shape.element_bytes + 4) * w.rows * columns / number(shape.tensor);
-  return std::max(layer, logits + shape.element_bytes * w.between * w.hidden);
+  return std::max(forward_work_bytes(c, model, stack),
+                  logits + shape.element_bytes * w.between * w.hidden);
 }
 
 // The run of a forward pass over all samples of a step.
@@ -60,7 +61,7 @@ class Models {
     for (const OtherModel& other : c_.others) {
       if (!other.trained() || other.place == ModelPlace::joint) continue;
       RunMemory moment = run_memory(run_of(other, c_), model_, hw_, stack_);
-      moment.moment = "update of the critic";
+      moment.of_critic = true;
       hold_actor(moment, actor);
       hold_others(moment, &other);
       consider(moment);
@@ -69,10 +70,12 @@ class Models {
       RunMemory moment;
       moment.parameters = actor.parameters;
       moment.optimizer = is_on_device(c_.place) ? actor.optimizer : 0;
-      moment.gathered = actor.gathered;
+      moment.gathered = forward_gathered();
+      moment.workspaces = actor.workspaces;
       moment.buffers = actor.buffers;
-      moment.work = forward_bytes(forward_run(c_), model_);
-      moment.moment = "forward pass";
+      moment.work = forward_bytes(forward_run(c_), model_, stack_);
+      moment.moment = StepMoment::forward_pass;
+      moment.before_update = moment.in_update = moment.tensors();
       hold_others(moment, nullptr);
       consider(moment);
     }
@@ -98,15 +101,38 @@ class Models {
   }
 
  private:
+  static void hold(RunMemory& moment, std::string_view model, double bytes) {
+    moment.before_update += bytes;
+    moment.in_update += bytes;
+    for (RunMemory::Held& held : moment.others) {
+      if (held.model != model) continue;
+      held.bytes += bytes;
+      return;
+    }
+    moment.others.push_back({model, bytes});
+  }
+
+  // Gathered parameters of a forward pass.
+  double forward_gathered() const {
+    if (c_.zero != 3 || c_.degrees.pipeline > 1) return 0;
+    if (stack_.fsdp_units.value <= 0) return stack_.gathered_bytes.value;
+    return fsdp_bytes(c_, model_, stack_, StepMoment::forward_pass);
+  }
+
   // What a model holds while it waits. Gradients that are not among the states are freed by an
   // update.
   double waiting_bytes(const RunMemory& memory, bool trained) const {
+    if (!trained) {
+      const double narrowed =
+          c_.frozen_bytes > 0 ? c_.frozen_bytes / bytes_of_parameter(stack_) : 1;
+      return memory.parameters * narrowed;
+    }
     const double gradients = stack_.gradient_state_bytes.value > 0 ? 0 : memory.gradients;
-    return memory.parameters + (trained ? memory.optimizer + gradients : 0);
+    return memory.parameters + memory.optimizer + gradients;
   }
 
   void hold_actor(RunMemory& moment, const RunMemory& actor) const {
-    if (is_on_device(c_.place)) moment.others.push_back({"actor", waiting_bytes(actor, true)});
+    if (is_on_device(c_.place)) hold(moment, "actor", waiting_bytes(actor, true));
     if (c_.place == ModelPlace::process) moment.contexts += stack_.context_bytes.value;
   }
 
@@ -117,18 +143,17 @@ class Models {
       if (other.place == ModelPlace::process) moment.contexts += stack_.context_bytes.value;
       if (!is_on_device(other.place) && other.place != ModelPlace::joint) continue;
       const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
-      moment.others.push_back({name_of(other.role), waiting_bytes(own, other.trained())});
+      hold(moment, name_of(other.role), waiting_bytes(own, other.trained()));
     }
   }
 
   // Models that are updated in the same pass hold all that the update needs.
   void hold_joint(RunMemory& update) const {
     for (const OtherModel& other : c_.others) {
-      if (other.place != ModelPlace::joint) continue;
+      if (other.place != ModelPlace::joint || !other.trained()) continue;
       const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
-      for (RunMemory::Held& held : update.others) {
-        if (held.model == name_of(other.role)) held.bytes = own.states() + own.saved;
-      }
+      const double more = own.states() + own.saved - waiting_bytes(own, true);
+      hold(update, name_of(other.role), more);
     }
   }
 

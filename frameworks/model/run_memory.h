@@ -51,9 +51,7 @@ struct RunMemory {
   double states() const { return parameters + gradients + optimizer + gathered; }
   double activations() const { return saved + work; }
   double held() const;  // by the other models
-  double tensors() const {
-    return states() + activations() + loss + passing + workspaces + held();
-  }
+  double tensors() const { return states() + activations() + loss + passing + workspaces + held(); }
 };
 
 /// REQUIRES: as run_time(). `known`: as there.

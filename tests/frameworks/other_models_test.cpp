@@ -73,7 +73,6 @@ TEST_CASE("a frozen reference model adds its parameters and a forward pass", "[o
   CHECK(both.others[0].model == "reference");
   CHECK(both.others[0].bytes == Approx(4.0 * static_cast<double>(parameter_count(s.model)) / 8));
   CHECK(both.tensors() == Approx(alone.tensors() + both.others[0].bytes));
-  CHECK(both.moment.empty());
   const RunTime time = s.time();
   CHECK(time.compute == once.compute);
   // Full recomputation makes a step of four forward passes.
@@ -81,6 +80,10 @@ TEST_CASE("a frozen reference model adds its parameters and a forward pass", "[o
   s.run.others[0].passes = 2;
   CHECK(s.time().passes == Approx(2 * time.passes));
 
+  // After the trained model's own forward, which has saved its activations.
+  s.run.others[0].place = ModelPlace::joint;
+  CHECK(s.memory().moment == StepMoment::reference);
+  CHECK(s.memory().held() == Approx(both.held()));
   s.run.others[0].place = ModelPlace::host;
   CHECK(s.memory().tensors() == alone.tensors());
   CHECK(s.memory().waiting == Approx(both.others[0].bytes));
@@ -124,7 +127,7 @@ TEST_CASE("a critic has states of its own and is updated in turn", "[others]") {
   // A larger microbatch makes its update the fullest moment, with the actor waiting.
   s.run.others[0] = {.role = ModelRole::critic, .place = ModelPlace::host, .microbatch = 32};
   const RunMemory of_critic = s.memory();
-  CHECK(of_critic.moment == "update of the critic");
+  CHECK(of_critic.of_critic);
   REQUIRE(of_critic.others.size() == 1);
   CHECK(of_critic.others[0].model == "actor");
   CHECK(of_critic.others[0].bytes == Approx(alone.parameters + alone.optimizer));
@@ -149,10 +152,10 @@ TEST_CASE("a forward pass of many sequences can be the fullest moment", "[others
   StepCase s;
   s.run.passes = 1;
   s.run.forward_microbatch = 4;
-  CHECK(s.memory().moment.empty());
+  CHECK(s.memory().moment != StepMoment::forward_pass);
   s.run.forward_microbatch = 64;
   const RunMemory forward = s.memory();
-  CHECK(forward.moment == "forward pass");
+  CHECK(forward.moment == StepMoment::forward_pass);
   // Logits in half and in single precision, and what comes into the head.
   const double rows = 64 * 2048;
   CHECK(forward.work == Approx(rows * (6.0 * 128256 + 2 * 4096)));

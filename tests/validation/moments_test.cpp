@@ -4,6 +4,7 @@
 #include "frameworks/knobs/configured_run.h"
 #include "frameworks/model/gathered_memory.h"
 #include "frameworks/model/loss_memory.h"
+#include "frameworks/model/other_models.h"
 #include "frameworks/model/partition.h"
 #include "frameworks/model/run_memory.h"
 #include "hwprofiles/catalog.h"
@@ -128,7 +129,7 @@ TEST_CASE("a reference under FSDP is gathered as one in its forward") {
   const Stack stack = load_stack("hf-fsdp");
   run.others = {{.role = ModelRole::reference, .place = ModelPlace::joint}};
   run.frozen_bytes = 2;
-  const HardwareProfile hw = load_hardware("8xh100-80g");
+  const HardwareProfile hw = load_hardware("dgx-h100");
   const RunMemory both = step_memory(run, short_8b(), hw, stack);
   const double parameters = 2 * kTable + kHidden + 4 * kLayer;
   CHECK(both.moment == reference);
