@@ -146,8 +146,8 @@ struct TrainingRun {
   bool tiled_loss = false;
   bool dropout = true;      // false: turned off
   double scored_share = 1;  // of the tokens, those whose loss counts
-  int64_t loss_tiles =
-      0;  // 0: as many as a tile of logits needs to be no larger than hidden states
+  /// Tiles of the loss; 0: as many as make a tile of logits no larger than the hidden states.
+  int64_t loss_tiles = 0;
   bool operator==(const TrainingRun&) const = default;
 
   /// Sequences of a step: each is in `epochs` of its updates.

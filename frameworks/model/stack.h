@@ -76,10 +76,9 @@ struct Stack {
   StackTerm exchange_passes;   // tensors moved to lay out what a tensor group gathers or sums
   StackTerm bias_passes;       // tensors read by the sums of biases' gradients, backward
   StackTerm shard_copy_bytes;  // B moved for a parameter in a microbatch, to lay out the exchanges
-  StackTerm
-      gradient_sum_bytes;   // B moved for a parameter after each microbatch, to add its gradients
-  StackTerm exchange_toll;  // 1: share of a hidden data exchange that computation loses
-  StackTerm selective_products;       // 1: share of products that selective recomputation repeats
+  StackTerm gradient_sum_bytes;  // B moved for a parameter after a microbatch, to add its gradient
+  StackTerm exchange_toll;       // 1: share of a hidden data exchange that computation loses
+  StackTerm selective_products;  // 1: share of products that selective recomputation repeats
   StackTerm selective_low_precision;  // 1: the same share for products below 16 bits
   StackTerm selective_passes;         // 1: the same share for elementwise kernels
   StackTerm low_precision_rate;       // 1: share of the speed that the device's peaks promise them

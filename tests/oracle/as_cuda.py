@@ -6,6 +6,7 @@ autocast runs in single precision, the kernels that attention and dropout choose
 
 import torch
 import torch.nn.functional as F
+from torch import library
 
 aten = torch.ops.aten
 _LOW = (torch.bfloat16, torch.float16)
@@ -109,7 +110,7 @@ class known_sizes:
 
 
 def install():
-    lib = torch.library.Library("aten", "IMPL")
+    lib = library.Library("aten", "IMPL")
     _kept.append(lib)
     for name in ["pow.Tensor_Scalar", "pow.Tensor_Tensor", "rsqrt", "layer_norm", "exp", "log", "reciprocal"]:
         op, _, overload = name.partition(".")
