@@ -34,6 +34,7 @@ std::string unknown_text(const ConfigReading& reading) {
 }
 
 std::string runs_out_text(const ConfigCheck& check) {
+  if (check.runs_out == "start") return "; runs out before the first step, with the states alone";
   if (check.runs_out == "update") return "; runs out in the first update";
   if (check.runs_out != "second step") return "";
   return "; runs out in the second step, when the optimizer's states are there";

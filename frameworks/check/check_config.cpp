@@ -164,9 +164,10 @@ class Checker {
       const double less = (m.tensors() - tensors) * check_.configured.stack.reserved_share.value;
       return needs.device - less > check_.capacity_bytes;
     };
-    return exceeds(m.before_update) ? "first step"
-           : exceeds(m.in_update)   ? "update"
-                                    : "second step";
+    return exceeds(m.at_start)        ? "start"
+           : exceeds(m.before_update) ? "first step"
+           : exceeds(m.in_update)     ? "update"
+                                      : "second step";
   }
 
   void summarize_step() {

@@ -75,6 +75,7 @@ class Models {
       moment.buffers = actor.buffers;
       moment.work = forward_bytes(forward_run(c_), model_, stack_);
       moment.moment = StepMoment::forward_pass;
+      moment.at_start = moment.parameters;
       moment.before_update = moment.in_update = moment.tensors();
       hold_others(moment, nullptr);
       consider(moment);
@@ -102,8 +103,7 @@ class Models {
 
  private:
   static void hold(RunMemory& moment, std::string_view model, double bytes) {
-    moment.before_update += bytes;
-    moment.in_update += bytes;
+    for (double* sum : {&moment.at_start, &moment.before_update, &moment.in_update}) *sum += bytes;
     for (RunMemory::Held& held : moment.others) {
       if (held.model != model) continue;
       held.bytes += bytes;

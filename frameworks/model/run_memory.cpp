@@ -69,6 +69,7 @@ class Stage {
         before = std::max(before, m.tensors() - (late ? m.optimizer : 0));
       }
     }
+    fullest.at_start = fullest.parameters + resident_gradients() + (late ? 0 : fullest.optimizer);
     fullest.before_update = before;
     fullest.in_update = update;
     // Gradients come from a stream of their own: what activations leave free is of no use to them.
@@ -119,18 +120,21 @@ class Stage {
 
   void add_states(RunMemory& m) const {
     const double cut = c_.zero > 0 ? parameters_ / sharers(c_) : parameters_;
-    const double whole = kept_parameters();
-    const double of_parameter = bytes_of_parameter();
-    m.parameters = whole * of_parameter * here(c_.offload.parameters);
-    const double resident = stack_.parameter_state_bytes.value - of_parameter;
-    m.gradients = (c_.zero == 2 ? cut : whole) * resident * here(c_.offload.gradients) +
-                  gradients_at(m.moment);
+    m.parameters = kept_parameters() * bytes_of_parameter() * here(c_.offload.parameters);
+    m.gradients = resident_gradients() + gradients_at(m.moment);
     double of_optimizer = cut * optimizer_state_bytes(c_, stack_);
     if (c_.embedding_state_bytes > 0) {
       const double share = parts_.embedding / parameters_;
       of_optimizer += cut * share * (c_.embedding_state_bytes - optimizer_state_bytes(c_, stack_));
     }
     m.optimizer = of_optimizer * here(c_.offload.optimizer);
+  }
+
+  // Gradients whose memory is there from the start to the end.
+  double resident_gradients() const {
+    const double resident = stack_.parameter_state_bytes.value - bytes_of_parameter();
+    const double of_rank = c_.zero == 2 ? parameters_ / sharers(c_) : kept_parameters();
+    return of_rank * resident * here(c_.offload.gradients);
   }
 
   double bytes_of_parameter() const { return longspan::bytes_of_parameter(stack_); }

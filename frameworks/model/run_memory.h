@@ -35,9 +35,9 @@ struct RunMemory {
   /// back.
   double pooled = 0;
   double buffers = 0;  // of groups of ranks; libraries take them past the allocator
-  /// The most tensors until the optimizer runs for the first time, and while it does: less than
-  /// tensors() where its states are made then.
-  double before_update = 0, in_update = 0;
+  /// The most tensors before the first step; until the optimizer runs for the first time, and while
+  /// it does: less than tensors() where its states are made then.
+  double at_start = 0, before_update = 0, in_update = 0;
   /// What models that do not run at the moment hold, in the order of their roles.
   struct Held {
     std::string_view model;  // "reference"

@@ -367,9 +367,12 @@ bf16: true
   CHECK(answer(0.99 * peak).at("runs_out") == "second step");
   CHECK(answer(0.7 * peak).at("runs_out") == "update");
   CHECK(answer(0.3 * peak).at("runs_out") == "first step");
+  CHECK(answer(0.1 * peak).at("runs_out") == "start");
   CHECK_THAT(ask(0.99 * peak, {}).out,
              Contains("runs out in the second step, when the optimizer's states are there"));
   CHECK_THAT(ask(0.7 * peak, {}).out, Contains("runs out in the first update"));
+  CHECK_THAT(ask(0.1 * peak, {}).out,
+             Contains("runs out before the first step, with the states alone"));
 }
 
 }  // namespace

@@ -109,6 +109,7 @@ TEST_CASE("an update of lists of tensors holds another copy of the parameters") 
   CHECK(copied.in_update == copied.tensors());
   // The optimizer's states are not there before the first update.
   CHECK(copied.before_update < 12 * parameters);
+  CHECK(copied.at_start == Approx(4 * parameters));
   run.update_copies = false;
   CHECK(memory_of(run, model, stack).in_update == Approx(copied.in_update - 4 * parameters));
 }
