@@ -1,6 +1,7 @@
 #include "frameworks/knobs/configured_run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -98,7 +99,10 @@ class Configurer {
     d.data = run_.gpus / group;
     const int64_t sequence_ranks = d.ulysses * d.ring * d.all_gather;
     run_.state_copies = degree("replicate");
-    if (knobs_.has("shard") && knobs_.is("replicate", "0")) {
+    if (knobs_.is("sharded-over", "node") && !knobs_.has("shard")) {
+      const int64_t ranks = d.data * sequence_ranks;
+      run_.state_copies = ranks / std::gcd(ranks, run_.gpus_per_node);
+    } else if (knobs_.has("shard") && knobs_.is("replicate", "0")) {
       const int64_t ranks = d.data * sequence_ranks, shard = std::min(degree("shard"), ranks);
       if (ranks % shard != 0) {
         throw bad_input("{}: {} GPUs cannot be divided by {}", name("shard"), ranks, shard);

@@ -69,6 +69,8 @@ constexpr RunKnobRow kRows[] = {
      "the library that distributes parameters"},
     {"shard", count, "", "GPUs that share parameters, gradients and optimizer"},
     {"replicate", count, "", "copies of these groups; 0: as many as there are"},
+    {"sharded-over", choice, "all node", "the GPUs that share them where no number says so", false,
+     "all"},
     {"tensor", count, "", "tensor-parallel degree", false, "1"},
     {"sequence-parallel", flag, "", "norms are split within the tensor group, too", false, "false"},
     {"pipeline", count, "", "pipeline stages", false, "1"},
