@@ -136,6 +136,7 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
           {"peak_moment", name_of(needs.memory.moment)},
           {"peak_model", needs.memory.of_critic ? "critic" : "actor"},
           {"host_bytes", needs.host},
+          {"host_short_bytes", check.host_short_bytes},
           {"host_capacity_bytes", c.hw.host.memory_bytes.value},
           {"breakdown", parts},
           {"step_seconds", seconds},

@@ -45,18 +45,27 @@ void print_verdict(const ConfigCheck& check) {
   const std::string range = fmt::format("{} and {}", bytes_text(device * check.memory_range.low),
                                         bytes_text(device * check.memory_range.high));
   const std::string verdict = bold(verdict_text(check.fit));
+  const double of_node = check.configured.hw.host.memory_bytes.value;
+  const double host = check.predicted.needs.host;
+  const std::string on_each =
+      fmt::format("{} of {} on each GPU", bytes_text(device), bytes_text(check.capacity_bytes));
   if (check.short_of == "device") {
-    say("{}: {} of {} on each GPU, short by {} (between {}){}\n", verdict, bytes_text(device),
-        bytes_text(check.capacity_bytes), bytes_text(check.short_bytes), range,
-        runs_out_text(check));
+    const std::string host_short =
+        check.host_short_bytes > 0
+            ? fmt::format("; the host is short by {}", bytes_text(check.host_short_bytes))
+            : "";
+    say("{}: {}, short by {} (between {}){}{}\n", verdict, on_each, bytes_text(check.short_bytes),
+        range, runs_out_text(check), host_short);
   } else if (check.short_of == "host") {
-    say("{}: the host is short by {}; each GPU has {} of {} in use (between {})\n", verdict,
-        bytes_text(check.short_bytes), bytes_text(device), bytes_text(check.capacity_bytes), range);
+    say("{}: the host is short by {} of {}; {} (between {})\n", verdict,
+        bytes_text(check.short_bytes), bytes_text(host), on_each, range);
   } else if (!check.short_of.empty()) {
     say("{}: tensors are too large for {}\n", verdict, check.short_of);
+  } else if (check.fit == Fit::at_risk && host * check.memory_range.high > of_node) {
+    say("{}: {} of a node's {} in host memory; {} (between {})\n", verdict, bytes_text(host),
+        bytes_text(of_node), on_each, range);
   } else {
-    say("{}: {} of {} on each GPU (between {})\n", verdict, bytes_text(device),
-        bytes_text(check.capacity_bytes), range);
+    say("{}: {} (between {})\n", verdict, on_each, range);
   }
 }
 

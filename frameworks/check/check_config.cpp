@@ -127,6 +127,7 @@ class Checker {
     check_.capacity_bytes = c.hw.device.memory_bytes.value - reserve();
     const double host = needs.host - c.hw.host.memory_bytes.value;
     const double device = needs.device - check_.capacity_bytes;
+    check_.host_short_bytes = std::max(0.0, host);
     if (!needs.addressable) {
       check_.short_of = "the kernels' 32-bit indices";
     } else if (device > 0 || host > 0) {

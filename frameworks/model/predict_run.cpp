@@ -20,8 +20,8 @@ RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const Hardware
   needs.reserved = reserved_bytes(needs.memory, stack);
   needs.device = device_bytes(needs.memory, stack);
   const auto ranks = static_cast<double>(std::min(run.gpus, run.gpus_per_node));
-  needs.host = host_bytes(run, model, stack) + ranks * (needs.memory.away + needs.memory.waiting) +
-               stack.host_reserved_bytes.value;
+  needs.host = host_bytes(run, model, stack) +
+               ranks * (needs.memory.away + needs.memory.waiting + stack.host_process_bytes.value);
   const double widest = static_cast<double>(std::max(model.hidden, model.attention_width()));
   const double most = stack.kernel_elements.value;
   needs.addressable = most == 0 || layer_shape(run).tokens() * widest <= most;

@@ -27,7 +27,7 @@ double host_seconds(const TrainingRun& run, const HardwareProfile& hw, const Sta
                     const HostTraffic& traffic, double compute_seconds);
 
 /// Bytes of host memory that a node of the first stage's ranks takes, besides the stack's
-/// host_reserved_bytes. REQUIRES: as host_traffic().
+/// host_process_bytes. REQUIRES: as host_traffic().
 double host_bytes(const TrainingRun& run, const ModelSpec& model, const Stack& stack);
 
 /// The share that a stage keeps on the host. `shares`: one for each stage, or one for all; empty:

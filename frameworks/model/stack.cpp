@@ -114,7 +114,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"exchange_buffer_bytes", &Stack::exchange_buffer_bytes},
     {"kernel_elements", &Stack::kernel_elements},
     {"host_state_bytes", &Stack::host_state_bytes},
-    {"host_reserved_bytes", &Stack::host_reserved_bytes},
+    {"host_process_bytes", &Stack::host_process_bytes},
     {"live_parameters", &Stack::live_parameters},
     {"spare_bytes", &Stack::spare_bytes},
     {"whole_logit_state_bytes", &Stack::whole_logit_state_bytes},

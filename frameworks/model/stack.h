@@ -159,7 +159,7 @@ struct Stack {
   StackTerm exchange_buffer_bytes;  // B of buffers of a group that exchanges tokens for heads
   StackTerm kernel_elements;        // elements of a tensor that kernels can address; 0: any
   StackTerm host_state_bytes;       // B in host memory for a parameter whose optimizer is there
-  StackTerm host_reserved_bytes;    // B of a node's host memory that processes and system take
+  StackTerm host_process_bytes;     // B of host memory that each process takes for itself
   StackTerm live_parameters;  // that ZeRO 3 gathers ahead of use, in gathered_bytes; the head,
                               // which a fused loss keeps gathered, and a running layer can be more
   StackTerm spare_bytes;      // B of a device that the longest sequences leave free

@@ -344,6 +344,49 @@ TEST_CASE("speeds and lengths that say nothing are refused in one line") {
   refuses({"--lengths", "/dev"}, {"/dev"});
 }
 
+TEST_CASE("check needs of the host what waits there and some for each process") {
+  TemporaryFolder folder;
+  const std::string config = folder.file("train.yaml", R"(model_name_or_path: Qwen/Qwen3-0.6B
+max_length: 2048
+per_device_train_batch_size: 1
+bf16: true
+)");
+  const auto ask = [&](const std::vector<std::string>& more) {
+    return longspan(joined({"check", config, "--framework", "trl"}, more));
+  };
+  const json one = json::parse(ask({"--hw", "workstation", "--gpus", "1", "--json"}).out);
+  CHECK(one.at("verdict") == "fits");
+  CHECK(one.at("host_bytes") < 8e9);
+  const json four = json::parse(ask({"--hw", "4xrtx-4090", "--json"}).out);
+  CHECK(four.at("host_bytes") == Approx(4 * one.at("host_bytes").get<double>()));
+  const std::string host = "--host-memory";
+  CHECK_THAT(ask({"--hw", "rtx-4090", host, "4GiB"}).out,
+             Contains("out of memory: the host is short by"));
+  CHECK_THAT(ask({"--hw", "rtx-4090", host, "5.8GiB"}).out,
+             Contains("at risk") && Contains("of a node's 5.80 GiB in host memory"));
+}
+
+TEST_CASE("hybrid sharding shares states among the GPUs of a node") {
+  TemporaryFolder folder;
+  const auto memory = [&](const std::string& strategy, const std::string& hw) {
+    const std::string config = folder.file("sft.yaml", R"(base_model: meta-llama/Llama-3.1-8B
+sequence_len: 4096
+micro_batch_size: 1
+bf16: true
+gradient_checkpointing: true
+flash_attention: true
+fsdp_version: 1
+fsdp_config:
+  sharding_strategy: )" + strategy + "\n");
+    const json answer = json::parse(longspan({"check", config, "--hw", hw, "--json"}).out);
+    return answer.at("peak_bytes").at("device").get<double>();
+  };
+  constexpr double kStates = 8.03e9 * 8;  // at least, of all parameters
+  const double over_all = memory("FULL_SHARD", "4x8xh100-80g");
+  CHECK(memory("HYBRID_SHARD", "4x8xh100-80g") - over_all > 3 * kStates / 32);
+  CHECK(memory("HYBRID_SHARD", "8xh100-80g") == memory("FULL_SHARD", "8xh100-80g"));
+}
+
 TEST_CASE("check says in which step the memory runs out") {
   TemporaryFolder folder;
   const std::string config =
