@@ -257,23 +257,27 @@ class ShellReader {
       const auto it = variables_.find(name);
       const bool is_set = it != variables_.end() && (at == 0 || !it->second.words.empty());
       if (is_set) return it->second;
-      ShellReader inner(rest.substr(at + 1), origin_);
-      inner.variables_ = variables_;
-      inner.line_ = line_;
-      Building b;
-      b.line = line_;
-      while (!inner.ends()) {
-        if (inner.peek() == '$') {
-          inner.dollar(b, true);
-        } else if (inner.peek() == '"' || inner.peek() == '\'') {
-          inner.take();
-        } else {
-          append(b, std::string(1, inner.take()));
-        }
-      }
-      return {{b.text}, b.unresolved};
+      std::string otherwise = rest.substr(at + 1);
+      std::erase_if(otherwise, [](char c) { return c == '"' || c == '\''; });
+      return expanded(otherwise, line_);
     }
     return unknown("${" + inside + "}", "needs a shell");
+  }
+  // A text with its variables' values, and continued lines as one.
+  Value expanded(const std::string& text, int64_t line) const {
+    ShellReader inner(text, origin_);
+    inner.variables_ = variables_;
+    inner.line_ = line;
+    Building b;
+    b.line = line;
+    while (!inner.ends()) {
+      if (inner.peek() == '$') {
+        inner.dollar(b, true);
+      } else if (!inner.takes("\\\n")) {
+        append(b, std::string(1, inner.take()));
+      }
+    }
+    return {{b.text}, b.unresolved};
   }
   // $(...) or `...`: which only a shell knows.
   Value program_output(char end) {
@@ -399,7 +403,7 @@ class ShellReader {
     // After export, declare and the like only assignments and names follow.
     enum class Mode { plain, declares, exports } mode = Mode::plain;
     std::vector<std::pair<std::string, Value>> before;  // assignments in front of the command
-    std::string heredoc;
+    std::optional<Heredoc> heredoc;
     while (!ends()) {
       pass_blanks();
       if (ends()) break;
@@ -454,7 +458,7 @@ class ShellReader {
       }
       if (command.words.size() > kMostWords) throw error(line_, "this command has too many words");
     }
-    if (!heredoc.empty()) pass_heredoc(heredoc);
+    if (heredoc) read_heredoc(*heredoc, command);
     if (command.words.empty()) return;
     for (const auto& [name, value] : before) {
       command.environment[name] = plain(value, line_);
@@ -477,25 +481,37 @@ class ShellReader {
     }
     return kOther.contains(word);
   }
-  void redirection(std::string& heredoc) {
+  // A text that follows a command's line: <<EOF. Quotes around its end keep it as it is.
+  struct Heredoc {
+    std::string end;
+    bool expands = true;
+  };
+  void redirection(std::optional<Heredoc>& heredoc) {
     const bool is_heredoc = peek() == '<' && peek(1) == '<' && peek(2) != '<';
     while (peek() == '<' || peek() == '>' || peek() == '&' || peek() == '-') take();
     pass_blanks();
+    const bool expands = peek() != '\'' && peek() != '"' && peek() != '\\';
     const std::vector<ShellWord> target = read_word(";&|<>()");
-    if (is_heredoc && !target.empty()) heredoc = target[0].text;
+    if (is_heredoc && !target.empty()) heredoc = Heredoc{target[0].text, expands};
   }
-  void pass_heredoc(const std::string& end) {
-    std::string line;
+  // Passes the text; `read NAME` assigns it.
+  void read_heredoc(const Heredoc& heredoc, const ShellCommand& command) {
+    const int64_t first = line_;
+    std::string text, line;
     while (!ends()) {
       const char c = take();
       if (c != '\n') {
         line += c;
         continue;
       }
-      line.erase(0, line.find_first_not_of('\t') == line.npos ? 0 : line.find_first_not_of('\t'));
-      if (line == end) return;
+      const size_t begins = line.find_first_not_of('\t');
+      if (line.substr(begins == line.npos ? 0 : begins) == heredoc.end) break;
+      text += line + '\n';
       line.clear();
     }
+    const std::vector<ShellWord>& words = command.words;
+    if (words.size() < 2 || words[0].text != "read") return;
+    assign({words.back().text, false}, heredoc.expands ? expanded(text, first) : Value{{text}, ""});
   }
   static ShellWord plain(const Value& value, int64_t line) {
     ShellWord word{value.words.empty() ? "" : value.words[0], line, value.unresolved};

@@ -34,6 +34,16 @@ TEST_CASE("words, quotes, comments and continued lines are the shell's") {
   CHECK(last("a x#y") == "a|x#y");
 }
 
+TEST_CASE("a variable can be read from a text that follows") {
+  const std::string script =
+      "N=4\nread -r -d '' ALL <<EOF\ntrain.py \\\n  --n $N \\\n  --b 'c d'\nEOF\n";
+  CHECK(last(script + "torchrun $ALL") == "torchrun|train.py|--n|4|--b|'c|d'");
+  CHECK(last("read -r -d '' ALL <<'EOF'\n--n $N\nEOF\na $ALL") == "a|--n|$N");
+  CHECK(last("read A <<-EOF\n\t--n 1\n\tEOF\na $A") == "a|--n|1");
+  CHECK(last("read A <<EOF\n--n $M\nEOF\na $A") == "a|--n|?");
+  CHECK(last("read A <<EOF\n--n 1") == "read|A");
+}
+
 TEST_CASE("variables, defaults, arrays and arithmetic are expanded") {
   CHECK(last("TP=8\na --tp $TP --pp ${PP:-2} --cp ${CP-4}") == "a|--tp|8|--pp|2|--cp|4");
   CHECK(last("export SEQ=$((128 * 1024))\na ${SEQ}") == "a|131072");
