@@ -35,6 +35,8 @@ LayerBytes saved_bytes(const ModelSpec& m, const Stack& stack, const LayerShape&
   const double bytes = shape.element_bytes;
   LayerBytes s;
   s.input = bytes / 2 * stack.residual_bytes.value * between * d;
+  const double parts = stack.checkpoint_inputs.value;
+  s.kept = parts > 1 ? parts * bytes * between * d : s.input;
   // Scores as the stack keeps them, or one sum for each row of them. Products of stored scores read
   // keys and values of every query head.
   s.scores = scores_of(m, shape) *
@@ -50,8 +52,11 @@ LayerBytes saved_bytes(const ModelSpec& m, const Stack& stack, const LayerShape&
                        (shape.dropout ? between * d : 0);
   s.all = norms + inputs + masks + bytes * rows * (heads + w + f) + s.scores;
   const double between_kernels = stack.activation_tensors.value * bytes * rows * f;
-  s.all += stack.mixer_tensors.value * bytes * rows * a + between_kernels;
-  if (m.qk_norm) s.all += of_norm * bytes * rows * (a + g);
+  const double beside_attention = stack.mixer_tensors.value * bytes * rows * a +
+                                  (m.qk_norm ? of_norm * bytes * rows * (a + g) : 0);
+  s.all += beside_attention + between_kernels;
+  s.of_attention = bytes * rows * heads + s.scores + beside_attention;
+  s.of_mlp = bytes * rows * (w + f) + between_kernels;
   if (stack.selective_products.value == 0) {  // norms and the activation are recomputed
     s.chosen = s.all - inputs - bytes * rows * f - between_kernels;
     return s;
@@ -82,8 +87,11 @@ LayerWorkBytes layer_work_bytes(const TrainingRun& c, const ModelSpec& model, co
       stack.hidden_work.value * hidden + chunk * exchanged - (1 - chunk) * (2 * queries + 2 * keys);
   // The MLP's tensors, and the second norm's input and output, have been freed before attention's
   // backward.
-  const double freed = in_mlp + stack.activation_tensors.value * inner +
-                       (stack.norm_inputs.value + stack.norm_outputs.value / 2) * hidden;
+  const bool alone = c.recompute == Recompute::full && stack.checkpoint_inputs.value > 1;
+  const double freed = alone
+                           ? 0
+                           : in_mlp + stack.activation_tensors.value * inner +
+                                 (stack.norm_inputs.value + stack.norm_outputs.value / 2) * hidden;
   double attention = 0;
   if (shape.stored_scores) {
     // The product with the values is over: theirs is the gradient, and the copies are gone.

@@ -13,8 +13,11 @@ namespace longspan {
 struct LayerBytes {
   double all = 0;
   double scores = 0;  // the part that selective recomputation does not save
-  double input = 0;   // the part that full recomputation keeps
+  double input = 0;   // what the layer before hands on
+  double kept = 0;    // the part that full recomputation keeps: `input`, or those of its parts
   double chosen = 0;  // the part kept if products and attention are selected
+  /// What a part of the layer saves when it runs again by itself.
+  double of_attention = 0, of_mlp = 0;
 };
 
 /// Layers save what arXiv 2205.05198, section 4, counts for the GPT of Megatron-LM, written for any

@@ -210,7 +210,7 @@ class Stage {
     if (!selective()) return layer_.all;
     return chosen() ? layer_.chosen : layer_.all - layer_.scores;
   }
-  double checkpoint() const { return layer_.input * here(c_.offload.checkpoints); }
+  double checkpoint() const { return layer_.kept * here(c_.offload.checkpoints); }
   // Layers that run backward from one checkpoint.
   double span() const {
     return std::min(number(c_.recompute_span), std::max(1.0, layers_of(c_, model_, index_)));
@@ -261,9 +261,11 @@ class Stage {
       if (!chosen() && in_attention(moment)) bytes += layer_.scores;
     }
     if (repeated() > 0) {
-      bytes += layer_.all - layer_.input + (span() - 1) * layer_.all +
+      const bool by_parts = stack_.checkpoint_inputs.value > 1;
+      const double part = in_attention(moment) ? layer_.of_attention : layer_.of_mlp;
+      bytes += (by_parts ? part : layer_.all - layer_.input) + (span() - 1) * layer_.all +
                stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
-               offloaded(c_.offload.checkpoints, index_) * layer_.input;  // fetched
+               offloaded(c_.offload.checkpoints, index_) * layer_.kept;  // fetched
       bytes += stack_.weight_copies.value * 2 * (parts_.layer - layer_gradients(parts_, moment));
     }
     if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients

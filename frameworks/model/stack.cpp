@@ -124,6 +124,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"norm_inputs", &Stack::norm_inputs},
     {"norm_outputs", &Stack::norm_outputs},
     {"residual_bytes", &Stack::residual_bytes},
+    {"checkpoint_inputs", &Stack::checkpoint_inputs},
     {"weight_copies", &Stack::weight_copies},
     {"late_states", &Stack::late_states},
     {"gathered_logits", &Stack::gathered_logits},

@@ -123,12 +123,12 @@ struct Stack {
                                     // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;     // 1: share of products' outputs that a selection of products keeps
   StackTerm logit_state_bytes;  // B for a logit while the loss runs
-  StackTerm logit_forward_bytes;     // B for a logit at the end of the forward, where the head
-                                     // is held twice then; 0: less than in the backward
-  StackTerm chunked_logit_bytes;     // B for a logit that a loss in tiles keeps of all tiles
-  StackTerm tile_rows;               // the most tokens of a tile of fixed size; 0: it has none
-  StackTerm tile_columns;            // and its part of the vocabulary
-  StackTerm tile_sum_bytes;          // B for an element of the gradients that its tiles add to
+  StackTerm logit_forward_bytes;    // B for a logit at the end of the forward, where the head
+                                    // is held twice then; 0: less than in the backward
+  StackTerm chunked_logit_bytes;    // B for a logit that a loss in tiles keeps of all tiles
+  StackTerm tile_rows;              // the most tokens of a tile of fixed size; 0: it has none
+  StackTerm tile_columns;           // and its part of the vocabulary
+  StackTerm tile_sum_bytes;         // B for an element of the gradients that its tiles add to
   StackTerm cut_logit_state_bytes;   // B more for a logit where the vocabulary is cut up
   StackTerm context_bytes;           // B of CUDA context and libraries
   StackTerm reserved_share;          // 1: bytes the allocator takes for a byte of tensors
@@ -172,6 +172,8 @@ struct Stack {
   StackTerm norm_inputs;         // of 2 B and a norm's width, that a norm keeps of its input
   StackTerm norm_outputs;        // likewise, that products keep of a layer's two norms
   StackTerm residual_bytes;      // B of an element between layers
+  StackTerm checkpoint_inputs;   // full recomputation keeps the inputs of this many parts of a
+                                 // layer, which run again one by one; 1: the layer's
   StackTerm weight_copies;       // 1: products keep 2 B of each weight until their backward
   StackTerm late_states;         // 1: the optimizer's states are made in the first update
   StackTerm gathered_logits;     // 1: share of a tensor group's cut logits that every rank gathers
