@@ -71,4 +71,11 @@ double loss_forward_bytes(const TrainingRun& c, const ModelSpec& model, const St
          of_logit * number(output_columns(c, model)) * shape.tokens() / number(shape.tensor);
 }
 
+double reference_loss_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& stack) {
+  if (c.tiled_loss) return 0;
+  const LayerShape shape = layer_shape(c);
+  return stack.reference_logit_bytes.value * number(output_columns(c, model)) * shape.tokens() /
+         number(shape.tensor);
+}
+
 }  // namespace longspan

@@ -16,4 +16,8 @@ double loss_work_bytes(const TrainingRun& run, const ModelSpec& model, const Sta
 /// loss_work_bytes().
 double loss_forward_bytes(const TrainingRun& run, const ModelSpec& model, const Stack& stack);
 
+/// Bytes of logits when a reference model has run forward after the trained one, whose own wait for
+/// its backward. REQUIRES: as loss_work_bytes().
+double reference_loss_bytes(const TrainingRun& run, const ModelSpec& model, const Stack& stack);
+
 }  // namespace longspan

@@ -276,6 +276,7 @@ class Stage {
 
   double loss_bytes(StepMoment moment) const {
     if (moment == forward_end) return loss_forward_bytes(c_, model_, stack_);
+    if (moment == reference) return reference_loss_bytes(c_, model_, stack_);
     if (moment != loss) return 0;
     return loss_work_bytes(c_, model_, stack_,
                            is_fsdp() ? shape_.element_bytes : bytes_of_parameter());

@@ -89,6 +89,7 @@ constexpr std::pair<const char*, StackTerm Stack::*> kTerms[] = {
     {"tile_rows", &Stack::tile_rows},
     {"tile_columns", &Stack::tile_columns},
     {"tile_sum_bytes", &Stack::tile_sum_bytes},
+    {"reference_logit_bytes", &Stack::reference_logit_bytes},
     {"cut_logit_state_bytes", &Stack::cut_logit_state_bytes},
     {"context_bytes", &Stack::context_bytes},
     {"reserved_share", &Stack::reserved_share},

@@ -129,6 +129,8 @@ struct Stack {
   StackTerm tile_rows;              // the most tokens of a tile of fixed size; 0: it has none
   StackTerm tile_columns;           // and its part of the vocabulary
   StackTerm tile_sum_bytes;         // B for an element of the gradients that its tiles add to
+  StackTerm reference_logit_bytes;  // B for a logit when a joint reference has run forward: what
+                                    // its own hold, and those of the trained model
   StackTerm cut_logit_state_bytes;   // B more for a logit where the vocabulary is cut up
   StackTerm context_bytes;           // B of CUDA context and libraries
   StackTerm reserved_share;          // 1: bytes the allocator takes for a byte of tensors
