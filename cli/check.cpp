@@ -87,6 +87,9 @@ ConfigReading read(const CheckFlags& flags) {
         "the vocabulary is not in the config; that of GPT-2 is taken, 50,257 tokens: --model says "
         "another");
   }
+  for (std::string& note : unknown_models(reading.knobs, *reading.framework, places_of(reading))) {
+    reading.notes.push_back(std::move(note));
+  }
   return reading;
 }
 

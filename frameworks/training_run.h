@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/model_spec.h"
+
 namespace longspan {
 
 /// Degrees of parallelism; their product, without `expert`, is the number of GPUs.
@@ -82,13 +84,14 @@ inline std::string_view name_of(ModelPlace place) {
   return "";
 }
 
-/// A model besides the trained one, as large as it. A critic is trained, others are frozen. Critics
-/// and reward models have one output for each token.
+/// A model besides the trained one. A critic is trained, others are frozen. Critics and reward
+/// models have one output for each token.
 struct OtherModel {
   ModelRole role = ModelRole::reference;
   ModelPlace place = ModelPlace::device;
-  int64_t microbatch = 0;  // of a critic's update, in sequences; 0: that of the run
-  int64_t passes = 1;      // forward passes of each sample, besides those of an update
+  int64_t microbatch = 0;               // of a critic's update, in sequences; 0: that of the run
+  int64_t passes = 1;                   // forward passes of each sample, besides those of an update
+  std::optional<ModelSpec> model = {};  // nothing: as large as the trained one
   bool trained() const { return role == ModelRole::critic; }
   bool operator==(const OtherModel&) const = default;
 };

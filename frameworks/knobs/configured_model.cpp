@@ -1,6 +1,9 @@
 #include "frameworks/knobs/configured_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "models/catalog.h"
@@ -64,17 +67,49 @@ void refuse_contradictions(const RunKnobs& knobs, const ModelSpec& given,
   }
 }
 
+ModelSpec named(const std::string& name, const Framework& framework) {
+  const auto known = framework.models.find(name);
+  return load_model(known != framework.models.end() ? known->second : name);
+}
+
+bool names_another(const RunKnobs& knobs, const std::string& knob) {
+  return knobs.has(knob) && knobs.text(knob) != knobs.text("model");
+}
+
 }  // namespace
+
+std::optional<ModelSpec> other_model_of(const RunKnobs& knobs, const Framework& framework,
+                                        const std::string& knob) {
+  if (!names_another(knobs, knob)) return std::nullopt;
+  try {
+    return named(*knobs.text(knob), framework);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<std::string> unknown_models(const RunKnobs& knobs, const Framework& framework,
+                                        const KnobPlaces& places) {
+  std::vector<std::string> notes;
+  for (const auto& [role, knob] :
+       {std::pair("critic", "critic-name"), std::pair("reward-model", "reward-name")}) {
+    const std::string place = knobs.text(role).value_or("none");
+    if (place == "none" || place == "elsewhere" || !names_another(knobs, knob)) continue;
+    if (other_model_of(knobs, framework, knob)) continue;
+    const std::string note =
+        fmt::format("{}: {} is not known, and is taken to be as large as the trained model",
+                    places(knob), *knobs.text(knob));
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+  }
+  return notes;
+}
 
 std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework) {
   std::optional<std::string> name = knobs.text("model");
   if (!name && knobs.has("model-family") && knobs.has("model-size")) {
     name = *knobs.text("model-family") + " " + *knobs.text("model-size");
   }
-  if (name) {
-    const auto known = framework.models.find(*name);
-    return load_model(known != framework.models.end() ? known->second : *name);
-  }
+  if (name) return named(*name, framework);
   if (!says_sizes(knobs)) return std::nullopt;
   ModelSpec model = sized(knobs, 50257);
   validate(model, "config");

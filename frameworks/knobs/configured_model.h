@@ -24,6 +24,15 @@ using KnobPlaces = std::function<std::string(const std::string& knob)>;
 /// bad_input for a name that is not known.
 std::optional<ModelSpec> model_of(const RunKnobs& knobs, const Framework& framework);
 
+/// The model that `knob` names: "critic-name", "reward-name". Nothing if it is the trained one, or
+/// not known.
+std::optional<ModelSpec> other_model_of(const RunKnobs& knobs, const Framework& framework,
+                                        const std::string& knob);
+
+/// A sentence for each model on the same GPUs that is named and not known.
+std::vector<std::string> unknown_models(const RunKnobs& knobs, const Framework& framework,
+                                        const KnobPlaces& places);
+
 /// The model that runs if the user gives `given` with the config. Where the knobs say layers,
 /// width and heads, the software builds the model from them; `given` adds what the knobs do not
 /// tell, and a note names each default of the software by which the two differ. Otherwise `given`.

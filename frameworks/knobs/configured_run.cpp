@@ -144,6 +144,26 @@ class Configurer {
     return names.empty() ? name("shard") : names;
   }
 
+  // A microbatch of one group of GPUs; 0: not said.
+  int64_t of_group(const char* knob) const {
+    const int64_t count = knobs_.count_or(knob, 0);
+    if (count == 0 || !knobs_.is("microbatch-unit", "all")) return count;
+    return std::max<int64_t>(1, count / run_.degrees.data);
+  }
+
+  // Sequences in a microbatch of `tokens`.
+  int64_t packed_sequences(int64_t tokens) const {
+    const int64_t whole = tokens / run_.sequence;
+    const int64_t data = run_.degrees.data;
+    const int64_t batch = knobs_.count_or("batch", 0) *
+                          (knobs_.is("batch-unit", "prompts") ? degree("responses") : 1);
+    if (!knobs_.is("budget-kind", "mean") || batch < data) return whole;
+    // As few microbatches as the mean allows, as even as whole sequences are.
+    const int64_t own = batch / data;
+    const int64_t parts = (own * run_.sequence + tokens - 1) / tokens;
+    return std::max(whole, (own + parts - 1) / parts);
+  }
+
   void batch() {
     run_.sequence = knobs_.count_or("sequence", 0);
     const RunDegrees& d = run_.degrees;
@@ -154,7 +174,7 @@ class Configurer {
       if (run_.sequence <= 0 || run_.sequence > budget * sequence_ranks) {
         run_.sequence = budget * sequence_ranks;
       }
-      packed = budget * sequence_ranks / run_.sequence;
+      packed = packed_sequences(budget * sequence_ranks);
     }
     if (run_.sequence > kMostTokens || knobs_.count_or("microbatch", 1) > kMostSequences) {
       throw bad_input("{}: expected at most {} tokens, and {} sequences in a microbatch",
@@ -171,7 +191,7 @@ class Configurer {
     if (run_.sequence <= 0) {
       throw bad_input("the config does not say the length of a sequence; give it with --seq");
     }
-    int64_t microbatch = std::max<int64_t>(1, knobs_.count_or("microbatch", 1));
+    int64_t microbatch = std::max<int64_t>(1, of_group("microbatch"));
     const int64_t accumulation = degree("accumulation");
     int64_t batch = knobs_.count_or("batch", 0);
     if (knobs_.is("batch-unit", "prompts")) batch *= degree("responses");
@@ -182,11 +202,16 @@ class Configurer {
       // The batch is divided by data ranks and steps of accumulation.
       microbatch = std::max<int64_t>(1, batch / (d.data * accumulation));
     }
+    bool in_parts = false;  // the last microbatch may be smaller than the others
     if (packed > 1) {
       microbatch = packed;
-      while (batch > 0 && microbatch > 1 && batch % (microbatch * d.data) != 0) --microbatch;
+      in_parts = batch > 0 && batch % d.data == 0 && d.pipeline == 1;
+      if (in_parts) microbatch = std::min(packed, batch / d.data);
+      while (!in_parts && batch > 0 && microbatch > 1 && batch % (microbatch * d.data) != 0) {
+        --microbatch;
+      }
     }
-    if (batch > 0 && batch % (microbatch * d.data) != 0) {
+    if (batch > 0 && !in_parts && batch % (microbatch * d.data) != 0) {
       throw bad_input("{}: {} sequences cannot be divided by {} of a microbatch x {} data ranks",
                       name("batch"), batch, microbatch, d.data);
     }
@@ -221,7 +246,7 @@ class Configurer {
     add_model(ModelRole::reward, knobs_.text("reward-model").value_or("none"), 1);
     run_.passes = knobs_.is("old-log-probabilities", "false") ? 0 : 1;
     run_.updates = run_.epochs = degree("epochs");
-    const int64_t forward = knobs_.count_or("forward-microbatch", 0);
+    const int64_t forward = of_group("forward-microbatch");
     run_.forward_microbatch = forward == *run_.microbatch ? 0 : forward;
     const int64_t rolled_out = knobs_.count_or("rollout-prompts", 0) * degree("responses");
     if (rolled_out == 0) return;
@@ -240,15 +265,20 @@ class Configurer {
   }
   void add_model(ModelRole role, const std::string& place, int64_t passes) {
     if (place == "none" || place == "elsewhere") return;
-    OtherModel other{role, place_of(place), 0, passes};
+    OtherModel other{role, place_of(place), 0, passes, {}};
     if (role == ModelRole::critic) {
       const RunDegrees& d = run_.degrees;
       const int64_t budget =
           knobs_.count_or("critic-token-budget", 0) * d.ulysses * d.ring * d.all_gather;
-      other.microbatch = budget > 0 ? std::max<int64_t>(1, budget / run_.sequence)
-                                    : knobs_.count_or("critic-microbatch", 0);
+      other.microbatch =
+          budget > 0 ? std::max<int64_t>(1, budget / run_.sequence) : of_group("critic-microbatch");
       if (other.microbatch == *run_.microbatch) other.microbatch = 0;
     }
+    const char* const name = role == ModelRole::critic   ? "critic-name"
+                             : role == ModelRole::reward ? "reward-name"
+                                                         : nullptr;
+    if (name != nullptr) other.model = other_model_of(knobs_, framework_, name);
+    if (other.model) other.model = fit_positions(*other.model, run_.sequence);
     run_.others.push_back(other);
   }
 

@@ -60,7 +60,7 @@ class Models {
     };
     for (const OtherModel& other : c_.others) {
       if (!other.trained() || other.place == ModelPlace::joint) continue;
-      RunMemory moment = run_memory(run_of(other, c_), model_, hw_, stack_);
+      RunMemory moment = run_memory(run_of(other, c_), model_of(other), hw_, stack_);
       moment.of_critic = true;
       hold_actor(moment, actor);
       hold_others(moment, &other);
@@ -89,12 +89,12 @@ class Models {
                          &time.update, &time.host, &time.rest}) {
       *part *= number(c_.updates);
     }
-    time.passes = number(c_.passes) * pass_seconds(c_);
+    time.passes = number(c_.passes) * pass_seconds(c_, model_);
     for (const OtherModel& other : c_.others) {
       const TrainingRun own = run_of(other, c_);
-      time.passes += number(other.passes) * pass_seconds(own);
+      time.passes += number(other.passes) * pass_seconds(own, model_of(other));
       if (other.trained()) {
-        time.critic += number(c_.updates) * run_time(own, model_, hw_, stack_).step();
+        time.critic += number(c_.updates) * run_time(own, model_of(other), hw_, stack_).step();
       }
     }
     time.host += moving_seconds();
@@ -102,6 +102,9 @@ class Models {
   }
 
  private:
+  const ModelSpec& model_of(const OtherModel& other) const {
+    return other.model ? *other.model : model_;
+  }
   static void hold(RunMemory& moment, std::string_view model, double bytes) {
     for (double* sum : {&moment.at_start, &moment.before_update, &moment.in_update}) *sum += bytes;
     for (RunMemory::Held& held : moment.others) {
@@ -142,7 +145,7 @@ class Models {
       if (&other == running) continue;
       if (other.place == ModelPlace::process) moment.contexts += stack_.context_bytes.value;
       if (!is_on_device(other.place) && other.place != ModelPlace::joint) continue;
-      const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
+      const RunMemory own = run_memory(run_of(other, c_), model_of(other), hw_, stack_);
       hold(moment, name_of(other.role), waiting_bytes(own, other.trained()));
     }
   }
@@ -151,7 +154,7 @@ class Models {
   void hold_joint(RunMemory& update) const {
     for (const OtherModel& other : c_.others) {
       if (other.place != ModelPlace::joint || !other.trained()) continue;
-      const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
+      const RunMemory own = run_memory(run_of(other, c_), model_of(other), hw_, stack_);
       const double more = own.states() + own.saved - waiting_bytes(own, true);
       hold(update, name_of(other.role), more);
     }
@@ -161,16 +164,16 @@ class Models {
     double bytes = c_.place == ModelPlace::host ? waiting_bytes(actor, true) : 0;
     for (const OtherModel& other : c_.others) {
       if (other.place != ModelPlace::host) continue;
-      const RunMemory own = run_memory(run_of(other, c_), model_, hw_, stack_);
+      const RunMemory own = run_memory(run_of(other, c_), model_of(other), hw_, stack_);
       bytes += waiting_bytes(own, other.trained());
     }
     return bytes;
   }
 
   // The time of one pass over the samples of a step.
-  double pass_seconds(const TrainingRun& own) const {
+  double pass_seconds(const TrainingRun& own, const ModelSpec& model) const {
     const TrainingRun forward = forward_run(own);
-    return forward_time(forward, model_, hw_, stack_) * own.step_sequences() /
+    return forward_time(forward, model, hw_, stack_) * own.step_sequences() /
            number(forward.global_batch);
   }
 
@@ -189,7 +192,7 @@ class Models {
     if (c_.place == ModelPlace::host) move(run_memory(c_, model_, hw_, stack_), true);
     for (const OtherModel& other : c_.others) {
       if (other.place != ModelPlace::host) continue;
-      move(run_memory(run_of(other, c_), model_, hw_, stack_), other.trained());
+      move(run_memory(run_of(other, c_), model_of(other), hw_, stack_), other.trained());
     }
     return seconds;
   }

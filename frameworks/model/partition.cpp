@@ -22,7 +22,9 @@ LayerShape layer_shape(const TrainingRun& c) {
 }
 
 double microbatches(const TrainingRun& c) {
-  return static_cast<double>(c.global_batch / (c.degrees.data * *c.microbatch));
+  const int64_t at_once = c.degrees.data * *c.microbatch;
+  if (c.degrees.pipeline > 1) return static_cast<double>(c.global_batch / at_once);
+  return static_cast<double>(c.global_batch) / static_cast<double>(at_once);
 }
 
 double layers_of(const TrainingRun& c, const ModelSpec& model, int64_t stage) {

@@ -123,14 +123,14 @@ struct Stack {
                                     // recomputed layer's backward holds besides what it saves
   StackTerm selective_kept;     // 1: share of products' outputs that a selection of products keeps
   StackTerm logit_state_bytes;  // B for a logit while the loss runs
-  StackTerm logit_forward_bytes;    // B for a logit at the end of the forward, where the head
-                                    // is held twice then; 0: less than in the backward
-  StackTerm chunked_logit_bytes;    // B for a logit that a loss in tiles keeps of all tiles
-  StackTerm tile_rows;              // the most tokens of a tile of fixed size; 0: it has none
-  StackTerm tile_columns;           // and its part of the vocabulary
-  StackTerm tile_sum_bytes;         // B for an element of the gradients that its tiles add to
-  StackTerm reference_logit_bytes;  // B for a logit when a joint reference has run forward: what
-                                    // its own hold, and those of the trained model
+  StackTerm logit_forward_bytes;     // B for a logit at the end of the forward, where the head
+                                     // is held twice then; 0: less than in the backward
+  StackTerm chunked_logit_bytes;     // B for a logit that a loss in tiles keeps of all tiles
+  StackTerm tile_rows;               // the most tokens of a tile of fixed size; 0: it has none
+  StackTerm tile_columns;            // and its part of the vocabulary
+  StackTerm tile_sum_bytes;          // B for an element of the gradients that its tiles add to
+  StackTerm reference_logit_bytes;   // B for a logit when a joint reference has run forward: what
+                                     // its own hold, and those of the trained model
   StackTerm cut_logit_state_bytes;   // B more for a logit where the vocabulary is cut up
   StackTerm context_bytes;           // B of CUDA context and libraries
   StackTerm reserved_share;          // 1: bytes the allocator takes for a byte of tensors

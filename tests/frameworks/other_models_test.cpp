@@ -148,6 +148,18 @@ TEST_CASE("a critic has states of its own and is updated in turn", "[others]") {
   CHECK(time.passes > 0);
 }
 
+TEST_CASE("a critic of its own size holds its own states", "[others]") {
+  StepCase s;
+  const ModelSpec small = load_model("qwen3-0.6b");
+  s.run.others = {{.role = ModelRole::critic, .model = small}};
+  TrainingRun value = s.run;
+  value.others.clear();
+  value.outputs = 1;
+  const RunMemory own = run_memory(value, small, s.hw, s.stack);
+  CHECK(s.memory().held() == Approx(own.parameters + own.optimizer));
+  CHECK(s.time().critic == Approx(run_time(value, small, s.hw, s.stack).step()));
+}
+
 TEST_CASE("a forward pass of many sequences can be the fullest moment", "[others]") {
   StepCase s;
   s.run.passes = 1;
@@ -205,6 +217,55 @@ TEST_CASE("knobs say which models a step has", "[others]") {
   knobs.set("rollout-prompts", 16);
   CHECK_THROWS_WITH(configured_learning(knobs), Catch::Matchers::Contains("ppo_mini_batch_size") &&
                                                     Catch::Matchers::Contains("64 sequences"));
+}
+
+TEST_CASE("a model of another name has its own size, if it is known", "[others]") {
+  RunKnobs knobs = knobs_of_learning();
+  const Framework& framework = load_framework("verl");
+  const auto places = [&](const std::string& knob) { return name_of_knob(framework, knob); };
+  knobs.set("model", "meta-llama/Llama-3.1-8B");
+  knobs.set("critic", "device");
+  knobs.set("critic-name", "meta-llama/Llama-3.1-8B");
+  CHECK_FALSE(configured_learning(knobs).run.others.at(0).model);
+  CHECK(unknown_models(knobs, framework, places).empty());
+  knobs.set("critic-name", "llama-2-7b");
+  REQUIRE(configured_learning(knobs).run.others.at(0).model);
+  CHECK(configured_learning(knobs).run.others.at(0).model->name == "llama-2-7b");
+  knobs.set("critic-name", "/data/critic");
+  CHECK_FALSE(configured_learning(knobs).run.others.at(0).model);
+  const std::vector<std::string> notes = unknown_models(knobs, framework, places);
+  REQUIRE(notes.size() == 1);
+  CHECK_THAT(notes[0], Catch::Matchers::Contains("/data/critic is not known"));
+  knobs.set("critic", "none");
+  CHECK(unknown_models(knobs, framework, places).empty());
+}
+
+TEST_CASE("microbatches of all GPUs are divided, and budgets filled", "[others]") {
+  RunKnobs knobs = knobs_of_learning();
+  knobs.set("microbatch", 16);
+  knobs.set("forward-microbatch", 64);
+  knobs.set("critic", "device");
+  knobs.set("critic-microbatch", 4);  // fewer than GPUs
+  knobs.set("microbatch-unit", "all");
+  const TrainingRun all = configured_learning(knobs).run;
+  CHECK(all.microbatch == 2);
+  CHECK(all.forward_microbatch == 8);
+  CHECK(all.others.at(0).microbatch == 1);
+
+  // 64 sequences of 2K for each GPU, 7.5K at a time.
+  RunKnobs budget = knobs_of_learning();
+  budget.clear("microbatch");
+  budget.set("batch", 512);
+  budget.set("token-budget", 7680);
+  const TrainingRun limit = configured_learning(budget).run;
+  CHECK(limit.microbatch == 3);
+  CHECK(limit.global_batch == 512);
+  CHECK(microbatches(limit) == Approx(64.0 / 3));
+  // 18 microbatches, the fullest with 4.
+  budget.set("budget-kind", "mean");
+  CHECK(configured_learning(budget).run.microbatch == 4);
+  budget.set("batch", 12);
+  CHECK_THROWS_WITH(configured_learning(budget), Catch::Matchers::Contains("ppo_mini_batch_size"));
 }
 
 TEST_CASE("preference tuning has pairs, a reference, or neither", "[others]") {
