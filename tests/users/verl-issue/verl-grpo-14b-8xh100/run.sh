@@ -1,0 +1,25 @@
+python3 -m verl.trainer.main_ppo \
+  algorithm.adv_estimator=grpo \
+  data.train_files=/data/data/gsm8k/train.parquet \
+  data.val_files=/data/data/gsm8k/test.parquet \
+  data.train_batch_size=1024 \
+  data.max_prompt_length=512 \
+  data.max_response_length=512 \
+  data.filter_overlong_prompts=True \
+  data.truncation='error' \
+  actor_rollout_ref.model.path=deepseek-ai/DeepSeek-R1-Distill-Qwen-14B \
+  actor_rollout_ref.actor.optim.lr=1e-6 \
+  actor_rollout_ref.model.use_remove_padding=True \
+  actor_rollout_ref.actor.ppo_mini_batch_size=512 \
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16 \
+  actor_rollout_ref.actor.use_dynamic_bsz=True \
+  actor_rollout_ref.actor.ppo_max_token_len_per_gpu=24000 \
+  actor_rollout_ref.actor.use_kl_loss=True \
+  actor_rollout_ref.actor.kl_loss_coef=0.001 \
+  actor_rollout_ref.actor.kl_loss_type=low_var_kl \
+  actor_rollout_ref.actor.entropy_coeff=0 \
+  actor_rollout_ref.model.enable_gradient_checkpointing=True \
+  actor_rollout_ref.actor.fsdp_config.param_offload=False \
+  actor_rollout_ref.actor.fsdp_config.optimizer_offload=False \
+  actor_rollout_ref.rollout.tensor_model_parallel_size=8 \
+  actor_rollout_ref.rollout.name=vllm
