@@ -141,7 +141,10 @@ struct TrainingRun {
   double embedding_state_bytes = 0;
   /// Bytes of a parameter of a frozen model. 0: as the trained one's.
   double frozen_bytes = 0;
-  bool update_copies = false;   // an update makes another copy of all parameters
+  bool update_copies = false;  // an update makes another copy of all parameters
+  /// Gradients stay whole on every rank until a step's last microbatch: FSDP does not reduce them
+  /// before (no_sync).
+  bool whole_gradients = false;
   bool flash_attention = true;  // false: scores are stored
   bool overlap = true;          // communication runs during computation
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole

@@ -309,6 +309,8 @@ class Configurer {
     const std::string engine = knobs_.text("engine").value_or("");
     if (run_.gpus == 1 && engine.starts_with("fsdp")) run_.zero = 0;
     if (run_.zero == 0) run_.state_copies = 1;
+    run_.whole_gradients =
+        engine.starts_with("fsdp") && run_.zero > 0 && knobs_.is("gradient-sum", "step");
     const double share = knobs_.share("optimizer-share").value_or(1);
     run_.offload.parameters = all_of(knobs_, "parameters");
     run_.offload.optimizer = all_of(knobs_, "optimizer-states", share);

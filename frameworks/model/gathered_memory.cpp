@@ -39,7 +39,8 @@ double fsdp_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& sta
                   StepMoment moment) {
   const ModelParts p = model_parts(c, model);
   const double element = layer_shape(c).element_bytes;
-  const double reduced = stack.gradient_bytes.value;
+  // A microbatch before the last reduces none.
+  const double reduced = gradients_wait_whole(c) ? 0 : stack.gradient_bytes.value;
   // A head that shares the table, or is one unit with it, waits for the embedding's backward, with
   // its gradient.
   const bool waits = head_waits(p, stack);

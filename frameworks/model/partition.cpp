@@ -99,6 +99,10 @@ double replicas(const TrainingRun& c) {
                              c.degrees.all_gather);
 }
 
+bool gradients_wait_whole(const TrainingRun& c) {
+  return c.whole_gradients && microbatches(c) > 1 && sharers(c) > 1;
+}
+
 double sharers(const TrainingRun& c) { return replicas(c) / static_cast<double>(c.state_copies); }
 
 }  // namespace longspan

@@ -34,6 +34,9 @@ double rank_parameters(const TrainingRun& run, const ModelSpec& model, int64_t s
 double replicas(const TrainingRun& run);
 /// Those of them over which ZeRO shards the states.
 double sharers(const TrainingRun& run);
+
+/// Whether gradients of all parameters stay on each rank while there are microbatches to come.
+bool gradients_wait_whole(const TrainingRun& run);
 /// Bytes of a parameter on the device between its uses.
 double bytes_of_parameter(const Stack& stack);
 /// Bytes of the optimizer's states for a parameter: the run's, or else the stack's.

@@ -148,6 +148,9 @@ class Stage {
   // of those whose backward is over.
   double gradients_at(StepMoment moment) const {
     const double of_gradient = stack_.gradient_state_bytes.value;
+    if (gradients_wait_whole(c_) && moment < StepMoment::update) {
+      return parameters_ * shape_.element_bytes;
+    }
     if (microbatches(c_) > 1) return kept_parameters() * of_gradient;
     if (c_.degrees.pipeline > 1) return 0;
     const double cut = kept_parameters() / parameters_;

@@ -303,14 +303,18 @@ class Run {
     const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
     const double ends = parameters_ - layer * layers;
     const double gather = replica_pass(layer * shape_.element_bytes);
-    const double sum = sum_of(layer * stack_.gradient_bytes.value);
-    const double of_layer =
-        added(gather, forward) + added(sum + (c_.zero == 3 && !kept ? gather : 0), backward);
-    const double of_ends =
-        replica_pass(ends * shape_.element_bytes) + sum_of(ends * stack_.gradient_bytes.value);
+    const double again = c_.zero == 3 && !kept ? gather : 0;
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
-    return (kept ? 1 : microbatches_) * (layers * of_layer + of_ends + copies);
+    const auto microbatch = [&](bool sums) {
+      const double sum = sums ? sum_of(layer * stack_.gradient_bytes.value) : 0;
+      const double of_layer = added(gather, forward) + added(sum + again, backward);
+      const double of_ends = replica_pass(ends * shape_.element_bytes) +
+                             (sums ? sum_of(ends * stack_.gradient_bytes.value) : 0);
+      return layers * of_layer + of_ends + copies;
+    };
+    if (gradients_wait_whole(c_)) return (microbatches_ - 1) * microbatch(false) + microbatch(true);
+    return (kept ? 1 : microbatches_) * microbatch(true);
   }
   // After a microbatch, of this many parameters.
   double summing_gradients(double parameters) const {

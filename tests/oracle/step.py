@@ -89,6 +89,8 @@ def watch_fsdp(tracker):
             if whole is not None and whole.grad is not None:
                 tracker.mark([whole.grad], Class.GATHERED)
         result = post_backward(self, *unused)
+        waiting = [getattr(p, "_unsharded_param", None) for p in self.fsdp_params]
+        tracker.mark([w.grad for w in waiting if w is not None and w.grad is not None], Class.GRADIENTS)
         tracker.mark([p.sharded_param.grad for p in self.fsdp_params if p.sharded_param.grad is not None],
                      Class.GRADIENTS)
         return result
@@ -264,12 +266,17 @@ def train(shape, combination, tracker=None):
         steps = []
         with tracker:
             for _ in range(2):
-                tracker.enter("forward")
-                loss = loss_of(model, reference, combination, inputs)
-                waiting = tracker.current()
-                tracker.enter("backward")
-                loss.backward()
-                loss = loss.detach()
+                microbatches = combination.get("microbatches", 1)
+                for left in reversed(range(microbatches)):
+                    # As accelerate's no_sync, in which the Trainer runs all microbatches but the last.
+                    if combination["world"] > 1:
+                        model.set_requires_gradient_sync(left == 0)
+                    tracker.enter("forward")
+                    loss = loss_of(model, reference, combination, inputs)
+                    waiting = tracker.current()
+                    tracker.enter("backward")
+                    loss.backward()
+                    loss = loss.detach()
                 tracker.enter("update")
                 clip(model)
                 optimizer.step()
