@@ -220,8 +220,9 @@ class Configurer {
     // The completions of pairs are scored; that they are half of the tokens is an assumption.
     if (pairs) run_.scored_share = 0.5;
     run_.padded = !knobs_.is("padding", "false");
-    run_.microbatch = microbatch * (pairs ? 2 : 1);
-    run_.global_batch = batch * (pairs ? 2 : 1);
+    const int64_t sequences = pairs && !knobs_.flag("packed-pairs") ? 2 : 1;
+    run_.microbatch = microbatch * sequences;
+    run_.global_batch = batch * sequences;
     if (run_.sequence % sequence_ranks != 0) {
       throw bad_input("{}: {} tokens cannot be divided by the {} GPUs of a sequence",
                       name("sequence"), run_.sequence, sequence_ranks);

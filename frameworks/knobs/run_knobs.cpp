@@ -41,6 +41,8 @@ constexpr RunKnobRow kRows[] = {
     {"sequence", count, "", "tokens of a sequence", true},
     {"token-budget", count, "", "tokens that a GPU works on at a time, in packed sequences"},
     {"packing", flag, "", "several documents share a sequence", false, "false"},
+    {"packed-pairs", flag, "", "both sequences of a pair are in the same packed one", false,
+     "false"},
     {"padding", flag, "", "short sequences are padded to the longest of a microbatch", false,
      "true"},
     {"microbatch", count, "", "sequences that a group of GPUs works on at a time", true},
