@@ -74,6 +74,9 @@ ModelSpec model_for(const CheckFlags& flags, ConfigReading& reading) {
     if (!reading.knobs.has("model")) throw;
     throw bad_input("{}: {}; {}", places_of(reading)("model"), e.what(), hint);
   }
+  if (!reading.unresolved_model.empty()) {
+    throw bad_input("{}; {}", reading.unresolved_model, hint);
+  }
   throw bad_input("the config does not say the model; {}", hint);
 }
 

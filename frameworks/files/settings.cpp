@@ -158,12 +158,16 @@ Error Settings::error(const std::string& key, const std::string& what) const {
   return bad_input("{}:{}: {}: {}", s.file, s.line, key, what);
 }
 
+Error Settings::unresolved(const std::string& key) const {
+  const auto it = settings_.find(key);
+  const std::string why = it == settings_.end() ? "" : it->second.unresolved;
+  return error(key, "the value is not known without running the script: " + why);
+}
+
 std::optional<std::string> Settings::text(const std::string& key) const {
   const Setting* const s = find(key);
   if (s == nullptr || s->is_null || s->value == "auto") return std::nullopt;
-  if (!s->unresolved.empty()) {
-    throw error(key, "the value is not known without running the script: " + s->unresolved);
-  }
+  if (!s->unresolved.empty()) throw unresolved(key);
   return s->value;
 }
 

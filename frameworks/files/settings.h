@@ -54,7 +54,7 @@ class Settings {
   // bad_input with file, line and key for a value of another kind, and for one that is not known.
   bool has(const std::string& key) const;  // also if it is null; does not throw
   std::optional<std::string> text(const std::string& key) const;
-  /// Also "5e8" and "1_000_000".
+  /// Also "5e8", "1_000_000", and torchrun's range of a single number, "2:2".
   std::optional<int64_t> whole(const std::string& key) const;
   std::optional<double> real(const std::string& key) const;
   /// true, false, yes, no, on, off, 1, 0 in any case.
@@ -66,6 +66,8 @@ class Settings {
   std::vector<std::string> unread() const;
   /// The bad_input error of a key: "ds.json:12: zero_optimization.stage: " and `what`.
   Error error(const std::string& key, const std::string& what) const;
+  /// The error of a key whose value only running a script would tell.
+  Error unresolved(const std::string& key) const;
 
  private:
   const Setting* find(const std::string& key) const;

@@ -152,6 +152,10 @@ class ConfigReader {
     const std::optional<std::string> name = present(key);
     if (!holds(key.when, reading_.knobs)) return;
     if (name && *name != key.key) reading_.written_as[key.key] = *name;
+    if (key.sets == "model" && name && !settings_.all().at(*name).unresolved.empty()) {
+      reading_.unresolved_model = settings_.unresolved(*name).what();
+      return;
+    }
     const std::optional<std::string> value = name ? settings_.text(*name) : std::nullopt;
     const bool null = name && settings_.all().at(*name).is_null;
     const KnobValues* const of_null = null ? values_of(key, "none") : nullptr;

@@ -34,6 +34,9 @@ struct ConfigReading {
   std::vector<std::string> notes;                   // sentences
   std::string model_config;  // the text of a config.json among the files; empty: none
   std::string model_config_name;
+  /// Why the name of the model is not known, as only running a script would tell it; empty: it is,
+  /// or the config has none.
+  std::string unresolved_model;
 };
 
 /// Opens a file that a config names, as the config names it; nothing if there is none.
@@ -41,7 +44,8 @@ using ConfigOpener = std::function<std::optional<std::string>(const std::string&
 
 /// Reads files that belong together. `framework`: its name; empty: found out. Throws bad_input if
 /// no framework, or more than one, has such files; for a value of the wrong kind, with its place;
-/// and for one that only running the script would tell.
+/// and for one that only running the script would tell, but for the model's name, which a user can
+/// give in another way.
 ConfigReading read_config(const std::vector<ConfigText>& files, const std::string& framework,
                           const ConfigOpener& open);
 
