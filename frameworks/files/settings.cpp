@@ -180,7 +180,11 @@ std::optional<double> Settings::real(const std::string& key) const {
 }
 
 std::optional<int64_t> Settings::whole(const std::string& key) const {
-  const std::optional<double> number = real(key);
+  const std::optional<std::string> range = text(key);
+  const size_t colon = range ? range->find(':') : std::string::npos;
+  const bool is_one =
+      colon != std::string::npos && range->substr(0, colon) == range->substr(colon + 1);
+  const std::optional<double> number = is_one ? number_of(range->substr(0, colon)) : real(key);
   if (!number) return std::nullopt;
   constexpr double kMost = 9e15;  // doubles are exact up to it
   if (*number != std::floor(*number) || std::abs(*number) > kMost) {
@@ -227,6 +231,29 @@ Settings read_settings(const std::string& text, const std::string& origin) {
   return settings;
 }
 
+namespace {
+
+// The settings of a flag whose value is a JSON object; nothing for another value.
+std::optional<Settings> json_of(const ShellWord& word, const std::string& origin) {
+  const std::string& text = word.text;
+  const bool is_object =
+      text.starts_with("{") && text.ends_with("}") && text.find(':') != text.npos;
+  if (!is_object || !word.unresolved.empty()) return std::nullopt;
+  try {
+    const Settings object = read_settings(text, origin);
+    Settings read;
+    for (auto [key, setting] : object.all()) {
+      setting.line = word.line;
+      read.set(key, setting);
+    }
+    return read.empty() ? std::nullopt : std::optional(read);
+  } catch (const Error&) {
+    return std::nullopt;  // a word in braces
+  }
+}
+
+}  // namespace
+
 Settings read_flags(const ShellCommand& command, size_t first, const std::string& origin) {
   Settings settings;
   const std::vector<ShellWord>& words = command.words;
@@ -254,7 +281,13 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
     if (equals != std::string::npos && equals > 0) {
       std::string_view name(word.text.data(), equals);
       while (name.starts_with('+') || name.starts_with('~')) name.remove_prefix(1);
-      settings.set(flag_name(name), setting(word, word.text.substr(equals + 1)));
+      ShellWord value = word;
+      value.text = word.text.substr(equals + 1);
+      if (const std::optional<Settings> object = json_of(value, origin)) {
+        settings.add(*object, flag_name(name));
+      } else {
+        settings.set(flag_name(name), setting(word, value.text));
+      }
       continue;
     }
     if (!is_flag(word)) continue;
@@ -271,6 +304,8 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
     }
     if (values.empty()) {
       settings.set(name, setting(word, "true"));
+    } else if (const std::optional<Settings> object = json_of(*values[0], origin)) {
+      settings.add(*object, name);
     } else {
       settings.set(name, setting(*values[0], values[0]->text));
     }

@@ -81,7 +81,7 @@ TEST_CASE("flags of a command line are settings") {
   const std::vector<ShellCommand> commands = read_shell(
       "torchrun pretrain_gpt.py --seq-length 4096 --micro-batch-size=1 --bf16 --lr 1e-4 \\\n"
       "  --offload-modules core_attn attn_proj --seed -1 --nodes $N actor.use_kl=True +data.x=3 "
-      "--fp16 stage=3\n",
+      "--fp16 stage=3 --nnodes 2:2 --range 1:2\n",
       "run.sh");
   REQUIRE(commands.size() == 1);
   const Settings s = read_flags(commands[0], 2, "run.sh");
@@ -95,9 +95,27 @@ TEST_CASE("flags of a command line are settings") {
   CHECK(s.whole("data.x") == 3);
   CHECK(s.flag("fp16") == true);  // not "stage=3"
   CHECK(s.whole("stage") == 3);
+  CHECK(s.whole("nnodes") == 2);
+  CHECK_THROWS_WITH(s.whole("range"), Catch::Matchers::Contains("expected a number, got \"1:2\""));
   CHECK_THROWS_WITH(s.whole("nodes"),
                     "run.sh:2: nodes: the value is not known without running the script: "
                     "$N in line 2 is not set in the script");
+}
+
+TEST_CASE("a flag's JSON object is settings below the flag") {
+  const std::vector<ShellCommand> commands = read_shell(
+      "train.py --kwargs '{\"a\": {\"b\": true}, \"c\": 2}' --other='{\"d\": \"x\"}' \\\n"
+      "  --empty '{}' --word '{word}' --broken '{\"a\": '\n",
+      "run.sh");
+  REQUIRE(commands.size() == 1);
+  const Settings s = read_flags(commands[0], 1, "run.sh");
+  CHECK(s.flag("kwargs.a.b") == true);
+  CHECK(s.whole("kwargs.c") == 2);
+  CHECK(s.text("other.d") == "x");
+  CHECK(s.text("empty") == "{}");
+  CHECK(s.text("word") == "{word}");
+  CHECK(s.text("broken") == "{\"a\": ");
+  CHECK_FALSE(s.has("kwargs"));
 }
 
 TEST_CASE("a Python file's names stand for what they are") {

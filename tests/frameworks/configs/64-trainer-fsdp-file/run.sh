@@ -1,0 +1,11 @@
+torchrun --nproc-per-node 8 train/run_clm.py \
+    --model_name_or_path=${base_model} \
+    --train_file="data/tokenized" \
+    --block_size=20000 \
+    --per_device_train_batch_size=1 \
+    --gradient_accumulation_steps=4 \
+    --fsdp="full_shard auto_wrap" \
+    --fsdp_config="train/fsdp_config.json" \
+    --bf16=True \
+    --accelerator_config='{"gradient_accumulation_kwargs": {"sync_each_batch": true}}' \
+    --learning_rate 1e-5
