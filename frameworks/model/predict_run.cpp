@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "frameworks/model/infer_layout.h"
 #include "frameworks/model/number.h"
@@ -28,6 +30,21 @@ RunNeeds needs_of(const TrainingRun& run, const ModelSpec& model, const Hardware
   return needs;
 }
 
+// The kernel that PyTorch's scaled_dot_product_attention takes. Since 2.9 that is cuDNN's on Hopper
+// and on Blackwell of servers (ATen/native/transformers/cuda/sdp_utils.cpp,
+// check_prefer_cudnn_attention), else FlashAttention 2, and before Ampere one that is as sparing.
+std::string kernel_of_pytorch(const HardwareProfile& hw) {
+  const int64_t capability = hw.device.compute_capability;
+  const bool prefers = capability == 90 || capability == 100 || capability == 103;
+  std::vector<std::string> order{"sdpa"};
+  if (prefers) order.emplace_back("cudnn");
+  for (const char* kernel : {"flash2", "flash1"}) order.emplace_back(kernel);
+  for (const std::string& kernel : order) {
+    if (hw.attention_kernels.contains(kernel)) return kernel;
+  }
+  return "flash2";
+}
+
 }  // namespace
 
 bool RunNeeds::fit(const HardwareProfile& hw, double memory_share, double spare_bytes) const {
@@ -39,8 +56,7 @@ HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
                                const HardwareProfile& hw) {
   const bool named = !run.attention.empty();
   std::string kernel = named ? run.attention : stack.attention_kernel;
-  // PyTorch's own attention is FlashAttention 2 where it has nothing faster.
-  if (kernel == "sdpa" && !hw.attention_kernels.contains(kernel)) kernel = "flash2";
+  if (kernel == "sdpa") kernel = kernel_of_pytorch(hw);
   return named || hw.attention_kernels.contains(kernel) ? with_attention_kernel(hw, kernel) : hw;
 }
 

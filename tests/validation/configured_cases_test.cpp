@@ -110,7 +110,10 @@ TEST_CASE("published runs are predicted alike from their framework's config", "[
     const auto own = [](const std::string& knob) { return knob; };
     ConfiguredRun configured;
     REQUIRE_NOTHROW(configured = configure(knobs, framework, model, hw, own));
-    const RunPrediction expected = predict_run(c, model, hw, load_stack(c.stack));
+    // A config is of today's PyTorch, whose own attention may be faster than that of the run.
+    PublishedCase today = c;
+    if (c.stack == "alst-sdpa" || c.stack.starts_with("torchtitan")) today.attention = "sdpa";
+    const RunPrediction expected = predict_run(today, model, hw, load_stack(c.stack));
     const RunPrediction got =
         predict_run(configured.run, configured.model, configured.hw, configured.stack);
     CHECK(got.time.step() == Approx(expected.time.step()).epsilon(1e-9));
