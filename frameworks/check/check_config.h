@@ -74,7 +74,7 @@ struct ConfigCheck {
   /// Bytes that are missing, 0 if none, and of which memory.
   double short_bytes = 0;
   std::string short_of;  // "device", "host", or why kernels cannot run it; empty: nothing
-  /// What is missing of the host's memory, whatever else is short.
+  /// The host's part of it is also here where the device is short, too.
   double host_short_bytes = 0;
   /// When the device's memory runs out, if it does: at the "start", before any step; in the "first
   /// step"; in the first "update"; or in the "second step", if the optimizer makes its states in
