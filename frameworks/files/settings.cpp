@@ -261,8 +261,13 @@ Settings read_flags(const ShellCommand& command, size_t first, const std::string
   const auto is_program = [](const ShellWord& word) {
     return word.text == "-m" || word.text == "--module" || word.text.ends_with(".py");
   };
-  const size_t program =
-      static_cast<size_t>(std::find_if(words.begin(), words.end(), is_program) - words.begin());
+  // A launcher may itself be a module.
+  const auto module = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text.starts_with("torch.distributed.");
+  });
+  const size_t program = static_cast<size_t>(
+      std::find_if(module == words.end() ? words.begin() : module, words.end(), is_program) -
+      words.begin());
   const bool launched = program < words.size();
   const auto setting = [&](const ShellWord& at, std::string value) {
     return Setting{std::move(value), false, origin, at.line, at.unresolved};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr size_t kMostWords = 100'000;       // of one command: an array that contains itself grows
 constexpr size_t kMostCharacters = 1 << 20;  // of one word
+constexpr int kMostShells = 8;               // in one another: a text that evaluates itself grows
 
 bool starts_name(char c) { return c == '_' || std::isalpha(static_cast<unsigned char>(c)); }
 bool in_name(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
@@ -46,9 +48,9 @@ class ShellReader {
  public:
   ShellReader(const std::string& text, const std::string& origin) : text_(text), origin_(origin) {}
 
-  std::vector<ShellCommand> run() {
+  ShellScript run() {
     while (at_ < text_.size()) read_command();
-    return std::move(commands_);
+    return std::move(script_);
   }
 
  private:
@@ -80,11 +82,41 @@ class ShellReader {
         while (take() != '\n') {
         }
       } else if (peek() == '#') {
-        while (!ends() && peek() != '\n') take();
+        std::string comment;
+        while (!ends() && peek() != '\n') comment += take();
+        if (comment.starts_with("#SBATCH ")) sbatch_line(comment.substr(8));
       } else {
         return;
       }
     }
+  }
+  // Sets the variables that Slurm sets for options of sbatch (its manual, output environment
+  // variables).
+  void sbatch_line(const std::string& options) {
+    static const std::map<std::string, std::vector<std::string>> kSets = {
+        {"nodes", {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"}},
+        {"gpus-per-node", {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"}},
+        {"gres", {"SLURM_GPUS_ON_NODE"}},
+        {"ntasks-per-node", {"SLURM_NTASKS_PER_NODE"}},
+        {"ntasks", {"SLURM_NTASKS", "SLURM_NPROCS"}},
+        {"cpus-per-task", {"SLURM_CPUS_PER_TASK"}}};
+    static const std::map<std::string, std::string> kLetters = {
+        {"N", "nodes"}, {"n", "ntasks"}, {"c", "cpus-per-task"}};
+    const size_t dashes = options.find_first_not_of(" \t");
+    if (dashes == options.npos || options[dashes] != '-') return;
+    const size_t name_at = options.find_first_not_of('-', dashes);
+    const size_t name_end = std::min(options.find_first_of("= \t", name_at), options.size());
+    if (name_at == options.npos) return;
+    std::string name = options.substr(name_at, name_end - name_at);
+    if (const auto letter = kLetters.find(name); letter != kLetters.end()) name = letter->second;
+    const auto sets = kSets.find(name);
+    const size_t at = options.find_first_not_of("= \t", name_end);
+    if (sets == kSets.end() || at == options.npos) return;
+    std::string value = options.substr(at, options.find_first_of(" \t\r#", at) - at);
+    if (name == "gres" && !value.starts_with("gpu")) return;
+    value = value.substr(value.rfind(':') + 1);  // gpu:a100:4, h100:8
+    if (!count_of(value)) return;
+    for (const std::string& variable : sets->second) variables_[variable] = {{value}, ""};
   }
 
   // --- words
@@ -144,6 +176,7 @@ class ShellReader {
   std::vector<ShellWord> read_word(std::string_view stop) {
     Building b;
     b.line = line_;
+    b.unresolved = given_;
     while (!ends()) {
       const char c = peek();
       if (b.any && is_bare_pipe()) {
@@ -232,6 +265,15 @@ class ShellReader {
     if (it != variables_.end()) return it->second;
     return unknown("$" + name, "is not set in the script");
   }
+  // A reader of another text that sees the same variables.
+  ShellReader within(const std::string& text) const {
+    ShellReader inner(text, origin_);
+    inner.variables_ = variables_;
+    inner.exported_ = exported_;
+    inner.line_ = line_;
+    inner.shells_ = shells_ + 1;
+    return inner;
+  }
   // After `$`: {NAME}, {NAME:-default}, {NAME[@]} and the like.
   Value braced(bool& is_array) {
     const int64_t line = line_;
@@ -257,27 +299,24 @@ class ShellReader {
       const auto it = variables_.find(name);
       const bool is_set = it != variables_.end() && (at == 0 || !it->second.words.empty());
       if (is_set) return it->second;
-      std::string otherwise = rest.substr(at + 1);
-      std::erase_if(otherwise, [](char c) { return c == '"' || c == '\''; });
-      return expanded(otherwise, line_);
+      const bool assigns = rest[at] == '=';
+      ShellReader inner = within(rest.substr(at + 1));
+      Building b;
+      b.line = line_;
+      while (!inner.ends()) {
+        if (inner.peek() == '$') {
+          inner.dollar(b, true);
+        } else if (inner.peek() == '"' || inner.peek() == '\'') {
+          inner.take();
+        } else {
+          append(b, std::string(1, inner.take()));
+        }
+      }
+      const Value value{{b.text}, b.unresolved};
+      if (assigns && !skips()) variables_[name] = value;
+      return value;
     }
     return unknown("${" + inside + "}", "needs a shell");
-  }
-  // A text with its variables' values, and continued lines as one.
-  Value expanded(const std::string& text, int64_t line) const {
-    ShellReader inner(text, origin_);
-    inner.variables_ = variables_;
-    inner.line_ = line;
-    Building b;
-    b.line = line;
-    while (!inner.ends()) {
-      if (inner.peek() == '$') {
-        inner.dollar(b, true);
-      } else if (!inner.takes("\\\n")) {
-        append(b, std::string(1, inner.take()));
-      }
-    }
-    return {{b.text}, b.unresolved};
   }
   // $(...) or `...`: which only a shell knows.
   Value program_output(char end) {
@@ -378,6 +417,7 @@ class ShellReader {
     return value;
   }
   void assign(const Assigned& to, Value value) {
+    if (skips()) return;
     Value& variable = variables_[to.name];
     if (to.adds) {
       const bool is_array = variable.words.size() != 1 || value.words.size() != 1 || was_array_;
@@ -390,12 +430,125 @@ class ShellReader {
       if (value.unresolved.empty()) value.unresolved = variable.unresolved;
     }
     // In a branch the other value may hold.
-    if (branches_ > 0 && !(value.words == variable.words)) {
+    if (may_be_skipped() && !(value.words == variable.words)) {
       value.unresolved = fmt::format("${} is set under a condition in line {}", to.name, line_);
       value.words = {std::string(1, kUnknown)};
     }
     variable = std::move(value);
   }
+
+  // --- conditions
+
+  // An open if: what is known of its conditions.
+  struct Branch {
+    bool is_if = true;              // or a loop, or a case
+    bool in_condition = false;      // between if and then
+    int64_t conditions = 0;         // commands of the condition
+    std::optional<bool> condition;  // of the last one
+    bool taken = false;             // an earlier branch is
+    bool uncertain = false;         // an earlier condition, or this one, is not known
+    bool skipped = false;           // this branch is not taken
+  };
+  bool skips() const {
+    return std::any_of(branches_.begin(), branches_.end(),
+                       [](const Branch& branch) { return branch.skipped; });
+  }
+  bool may_be_skipped() const {
+    return std::any_of(branches_.begin(), branches_.end(), [](const Branch& branch) {
+      return branch.uncertain && !branch.in_condition;
+    });
+  }
+  static bool is_test(const std::string& word) {
+    return word == "[" || word == "[[" || word == "test";
+  }
+  // Whether [ ... ] holds; nothing if only a shell knows.
+  static std::optional<bool> test(std::vector<ShellWord> words) {
+    const std::string first = words[0].text;
+    if (!is_test(first)) return std::nullopt;
+    if (first != "test") {
+      if (words.back().text != (first == "[" ? "]" : "]]")) return std::nullopt;
+      words.pop_back();
+    }
+    words.erase(words.begin());
+    for (const ShellWord& word : words) {
+      if (!word.unresolved.empty()) return std::nullopt;
+    }
+    if (words.size() == 2 && words[0].text == "-n") return !words[1].text.empty();
+    if (words.size() == 2 && words[0].text == "-z") return words[1].text.empty();
+    if (words.size() != 3) return std::nullopt;
+    const std::string &a = words[0].text, &how = words[1].text, &b = words[2].text;
+    if (how == "=" || how == "==" || how == "!=") {
+      const bool is_pattern = first == "[[" && b.find_first_of("*?[") != b.npos;
+      if (is_pattern) return std::nullopt;
+      return (a == b) == (how != "!=");
+    }
+    const std::optional<int64_t> x = count_of(a), y = count_of(b);
+    if (!x || !y) return std::nullopt;
+    if (how == "-eq") return *x == *y;
+    if (how == "-ne") return *x != *y;
+    if (how == "-gt") return *x > *y;
+    if (how == "-ge") return *x >= *y;
+    if (how == "-lt") return *x < *y;
+    if (how == "-le") return *x <= *y;
+    return std::nullopt;
+  }
+  void begin_branch() {
+    Branch& branch = branches_.back();
+    const bool known = branch.conditions == 1 && branch.condition.has_value();
+    branch.in_condition = false;
+    if (branch.taken) {
+      branch.skipped = true;
+    } else if (!known) {
+      branch.uncertain = true;
+      branch.skipped = false;
+    } else {
+      branch.skipped = !*branch.condition;
+      branch.taken = *branch.condition;
+    }
+  }
+  // Whether the word is one of the shell's own.
+  bool control(const std::string& word) {
+    static const std::set<std::string> kLoop = {"case", "while", "until", "for", "select"};
+    static const std::set<std::string> kOther = {"do", "in", "!", "time", "function"};
+    if (word == "if") {
+      Branch branch;
+      branch.in_condition = true;
+      branches_.push_back(branch);
+    } else if (kLoop.contains(word)) {
+      Branch branch;
+      branch.is_if = false;
+      branch.uncertain = true;
+      branches_.push_back(branch);
+      return word == "while" || word == "until";
+    } else if (word == "fi" || word == "esac" || word == "done") {
+      if (!branches_.empty()) branches_.pop_back();
+    } else if (word == "then" || word == "elif" || word == "else") {
+      if (branches_.empty() || !branches_.back().is_if) return true;
+      Branch& branch = branches_.back();
+      if (word == "then") {
+        begin_branch();
+      } else if (word == "else") {
+        branch.skipped = branch.taken;
+      } else {
+        branch.in_condition = true;
+        branch.skipped = false;
+        branch.conditions = 0;
+        branch.condition.reset();
+      }
+    } else {
+      return kOther.contains(word);
+    }
+    return true;
+  }
+
+  // --- commands
+
+  // Where a command's output goes, and the document that it reads.
+  struct Redirected {
+    std::string heredoc;  // the word that ends it
+    bool verbatim = false;
+    std::string output;  // with unknown parts; empty: none
+  };
 
   void read_command() {
     ShellCommand command;
@@ -403,7 +556,7 @@ class ShellReader {
     // After export, declare and the like only assignments and names follow.
     enum class Mode { plain, declares, exports } mode = Mode::plain;
     std::vector<std::pair<std::string, Value>> before;  // assignments in front of the command
-    std::optional<Heredoc> heredoc;
+    Redirected to;
     while (!ends()) {
       pass_blanks();
       if (ends()) break;
@@ -415,6 +568,8 @@ class ShellReader {
           read_word(";&|<>()");
           continue;
         }
+        // [ a ] && [ b ] is more than one condition.
+        if ((c == '&' || c == '|') && !branches_.empty()) ++branches_.back().conditions;
         take();
         break;
       }
@@ -424,16 +579,16 @@ class ShellReader {
         continue;
       }
       if (c == '<' || c == '>') {
-        redirection(heredoc);
+        redirection(to);
         continue;
       }
       if (command.words.empty()) {
-        if (const std::optional<Assigned> to = assignment()) {
+        if (const std::optional<Assigned> name = assignment()) {
           was_array_ = peek() == '(';
           Value value = assigned_value();
-          if (mode == Mode::plain) before.emplace_back(to->name, value);
-          if (mode == Mode::exports) exported_.insert(to->name);
-          assign(*to, std::move(value));
+          if (mode == Mode::plain) before.emplace_back(name->name, value);
+          if (mode == Mode::exports) exported_.insert(name->name);
+          assign(*name, std::move(value));
           continue;
         }
       }
@@ -452,66 +607,120 @@ class ShellReader {
       }
       // A redirection of a numbered stream: 2>&1.
       if (words.size() == 1 && count_of(first) && (peek() == '<' || peek() == '>')) continue;
-      for (ShellWord& word : words) {
-        std::erase(word.text, kUnknown);
-        command.words.push_back(std::move(word));
-      }
+      command.words.insert(command.words.end(), words.begin(), words.end());
       if (command.words.size() > kMostWords) throw error(line_, "this command has too many words");
     }
-    if (heredoc) read_heredoc(*heredoc, command);
+    if (!to.heredoc.empty()) read_heredoc(to, command);
     if (command.words.empty()) return;
+    if (!branches_.empty() && branches_.back().in_condition) {
+      ++branches_.back().conditions;
+      branches_.back().condition = test(command.words);
+      if (is_test(command.words[0].text)) return;
+    }
+    if (skips()) return;
     for (const auto& [name, value] : before) {
       command.environment[name] = plain(value, line_);
     }
-    commands_.push_back(std::move(command));
+    const std::vector<ShellWord> words = command.words;
+    for (ShellWord& word : command.words) std::erase(word.text, kUnknown);
+    script_.commands.push_back(std::move(command));
+    read_inner_shell(words);
   }
-  // Whether the word is one of the shell's own; counts branches.
-  bool control(const std::string& word) {
-    static const std::set<std::string> kOpen = {"if", "case", "while", "until", "for", "select"};
-    static const std::set<std::string> kShut = {"fi", "esac", "done"};
-    static const std::set<std::string> kOther = {"then", "else", "elif", "do",
-                                                 "in",   "!",    "time", "function"};
-    if (kOpen.contains(word)) {
-      ++branches_;
-      return word == "if" || word == "while" || word == "until";
+  // The text that a command hands to another shell: eval TEXT..., sh -c TEXT.
+  void read_inner_shell(const std::vector<ShellWord>& words) {
+    std::optional<ShellWord> text;
+    if (words[0].text == "eval") {
+      text = ShellWord{"", words[0].line, ""};
+      for (size_t w = 1; w < words.size(); ++w) {
+        text->text += (w > 1 ? " " : "") + words[w].text;
+        if (text->unresolved.empty()) text->unresolved = words[w].unresolved;
+      }
     }
-    if (kShut.contains(word)) {
-      branches_ -= branches_ > 0 ? 1 : 0;
-      return true;
+    for (size_t w = 2; w < words.size() && !text; ++w) {
+      const std::string &shell = words[w - 2].text, &option = words[w - 1].text;
+      const bool is_shell = shell == "sh" || shell.ends_with("/sh") || shell.ends_with("bash");
+      if (is_shell && option.starts_with("-") && option.ends_with("c")) text = words[w];
     }
-    return kOther.contains(word);
+    if (!text || shells_ >= kMostShells) return;
+    ShellReader inner = within(text->text);
+    inner.line_ = text->line;
+    inner.given_ = text->unresolved;
+    ShellScript read;
+    try {
+      read = inner.run();
+    } catch (const Error&) {
+      // An unknown part may have the quote that is missing.
+      if (text->unresolved.empty()) throw;
+      return;
+    }
+    const std::map<std::string, ShellWord> environment = script_.commands.back().environment;
+    for (ShellCommand& command : read.commands) {
+      command.environment.insert(environment.begin(), environment.end());
+      for (ShellWord& word : command.words) word.line = text->line;
+      script_.commands.push_back(std::move(command));
+    }
+    script_.files.merge(read.files);
   }
-  // A text that follows a command's line: <<EOF. Quotes around its end keep it as it is.
-  struct Heredoc {
-    std::string end;
-    bool expands = true;
-  };
-  void redirection(std::optional<Heredoc>& heredoc) {
+  void redirection(Redirected& to) {
     const bool is_heredoc = peek() == '<' && peek(1) == '<' && peek(2) != '<';
+    const bool is_output = peek() == '>';
     while (peek() == '<' || peek() == '>' || peek() == '&' || peek() == '-') take();
     pass_blanks();
-    const bool expands = peek() != '\'' && peek() != '"' && peek() != '\\';
+    const bool verbatim = peek() == '\'' || peek() == '"' || peek() == '\\';
     const std::vector<ShellWord> target = read_word(";&|<>()");
-    if (is_heredoc && !target.empty()) heredoc = Heredoc{target[0].text, expands};
+    if (target.empty()) return;
+    if (is_heredoc) {
+      to.heredoc = target[0].text;
+      to.verbatim = verbatim;
+    } else if (is_output) {
+      to.output = target[0].text;
+    }
   }
-  // Passes the text; `read NAME` assigns it.
-  void read_heredoc(const Heredoc& heredoc, const ShellCommand& command) {
-    const int64_t first = line_;
-    std::string text, line;
+  void read_heredoc(const Redirected& to, const ShellCommand& command) {
+    std::string line, text;
     while (!ends()) {
       const char c = take();
       if (c != '\n') {
         line += c;
         continue;
       }
-      const size_t begins = line.find_first_not_of('\t');
-      if (line.substr(begins == line.npos ? 0 : begins) == heredoc.end) break;
-      text += line + '\n';
+      std::string bare = line;
+      bare.erase(0, bare.find_first_not_of('\t') == bare.npos ? 0 : bare.find_first_not_of('\t'));
+      if (bare == to.heredoc) break;
+      text += line + "\n";
       line.clear();
     }
+    const Value value = to.verbatim ? Value{{text}, ""} : expanded(text);
     const std::vector<ShellWord>& words = command.words;
-    if (words.size() < 2 || words[0].text != "read") return;
-    assign({words.back().text, false}, heredoc.expands ? expanded(text, first) : Value{{text}, ""});
+    if (words.size() > 1 && words[0].text == "read") assign({words.back().text, false}, value);
+    if (to.output.empty() || skips()) return;
+    std::string name = to.output;
+    std::erase(name, kUnknown);
+    // A value that is not known becomes null.
+    std::string& written = script_.files[name];
+    written.clear();
+    for (const char c : value.words[0]) {
+      written += c == kUnknown ? std::string("null") : std::string(1, c);
+    }
+  }
+  // A here-document's text with its variables' values, and continued lines as one.
+  Value expanded(const std::string& text) const {
+    ShellReader inner = within(text);
+    Building b;
+    b.line = line_;
+    while (!inner.ends()) {
+      if (inner.peek() == '$') {
+        inner.dollar(b, true);
+      } else if (inner.peek() == '`') {
+        inner.append(b, inner.program_output('`'), true, false);
+      } else if (!inner.takes("\\\n")) {
+        if (inner.peek() == '\\' && (inner.peek(1) == '$' || inner.peek(1) == '`')) inner.take();
+        inner.append(b, std::string(1, inner.take()));
+      }
+    }
+    std::string whole;
+    for (const ShellWord& word : b.done) whole += word.text + " ";
+    return {{whole + b.text}, b.unresolved};
   }
   static ShellWord plain(const Value& value, int64_t line) {
     ShellWord word{value.words.empty() ? "" : value.words[0], line, value.unresolved};
@@ -534,14 +743,16 @@ class ShellReader {
   int64_t line_ = 1;
   std::map<std::string, Value> variables_;
   std::set<std::string> exported_;
-  std::vector<ShellCommand> commands_;
-  int branches_ = 0;        // open control structures
-  bool was_array_ = false;  // the value being assigned is an array
+  ShellScript script_;
+  std::vector<Branch> branches_;  // open control structures
+  std::string given_;             // why parts of the text itself are not known
+  int shells_ = 0;                // around this one
+  bool was_array_ = false;        // the value being assigned is an array
 };
 
 }  // namespace
 
-std::vector<ShellCommand> read_shell(const std::string& text, const std::string& origin) {
+ShellScript read_shell(const std::string& text, const std::string& origin) {
   return ShellReader(text, origin).run();
 }
 

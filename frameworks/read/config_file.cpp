@@ -28,32 +28,9 @@ bool has_flags(const ShellCommand& command) {
   });
 }
 
-// The commands of a script, and those that it hands to another shell: sh -c "...".
-std::vector<ShellCommand> all_commands(const ConfigText& file) {
-  std::vector<ShellCommand> all = read_shell(file.text, file.name);
-  for (size_t i = 0, count = all.size(); i < count; ++i) {
-    for (size_t w = 2; w < all[i].words.size(); ++w) {
-      const std::string& shell = all[i].words[w - 2].text;
-      const ShellWord inner = all[i].words[w];
-      const bool is_shell = shell == "sh" || shell.ends_with("/sh") || shell.ends_with("bash");
-      if (!is_shell || !all[i].words[w - 1].text.starts_with("-") || !inner.unresolved.empty() ||
-          !all[i].words[w - 1].text.ends_with("c")) {
-        continue;
-      }
-      for (ShellCommand& command : read_shell(inner.text, file.name)) {
-        command.environment.insert(all[i].environment.begin(), all[i].environment.end());
-        for (ShellWord& word : command.words) word.line = inner.line;
-        all.push_back(std::move(command));
-      }
-      break;
-    }
-  }
-  return all;
-}
-
-std::vector<ConfigCommand> commands_of(const ConfigText& file) {
+std::vector<ConfigCommand> commands_of(const ConfigText& file,
+                                       const std::vector<ShellCommand>& all) {
   std::vector<ConfigCommand> commands;
-  const std::vector<ShellCommand> all = all_commands(file);
   // A script that only starts a program with a config may have no flags.
   const bool any = std::any_of(all.begin(), all.end(), has_flags);
   for (const ShellCommand& command : all) {
@@ -96,7 +73,9 @@ ConfigFile read_config_file(const ConfigText& file) {
     read.settings = read_settings(file.text, file.name);
     read.is_model = is_model_config(read.settings);
   } else {
-    read.commands = commands_of(file);
+    ShellScript script = read_shell(file.text, file.name);
+    read.commands = commands_of(file, script.commands);
+    read.written = std::move(script.files);
     if (read.commands.empty()) {
       throw bad_input("{}: no command; expected YAML, JSON, TOML or a launch script", file.name);
     }

@@ -1,6 +1,7 @@
 // One file of a user's configuration: its settings, whatever its format. Plain values.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,9 @@ struct ConfigFile {
   std::string name;
   Settings settings;                    // of a file of settings
   std::vector<ConfigCommand> commands;  // of a script, those with flags
-  bool is_model = false;                // a model's config.json
+  /// Files that a script writes, by the names that it gives them.
+  std::map<std::string, std::string> written;
+  bool is_model = false;  // a model's config.json
   std::string text;
 };
 

@@ -67,9 +67,10 @@ class ConfigReader {
       if (key.file.empty()) continue;
       const std::optional<std::string> at = present(key);
       if (!at) continue;
+      const std::string below = key.file == "own" ? "" : key.key;
+      if (written(*at, below)) continue;
       const std::optional<std::string> path = settings_.text(*at);
       if (!path) continue;
-      const std::string below = key.file == "own" ? "" : key.key;
       if (given(*path, below)) continue;
       // A name that the framework ships, and no file.
       const KnobValues* const shipped = values_of(key, *path);
@@ -84,6 +85,21 @@ class ConfigReader {
                         known ? "as its name says" : "as their defaults"));
       }
     }
+  }
+  // Whether the script itself writes the file that the setting names. Both have the same name, also
+  // where a part of it is not known, such as the number of a job.
+  bool written(const std::string& at, const std::string& below) {
+    Setting named = settings_.all().at(at);
+    for (const ConfigFile& file : files_) {
+      const auto text = file.written.find(named.value);
+      if (named.value.empty() || text == file.written.end()) continue;
+      add_below(read_config_file({text->first, text->second}).settings, below);
+      places_[text->first] = below;
+      named.unresolved.clear();
+      settings_.set(at, named);
+      return true;
+    }
+    return false;
   }
   // Adds settings that those which are there replace.
   void add_below(const Settings& named, const std::string& below) {

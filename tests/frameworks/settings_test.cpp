@@ -77,12 +77,28 @@ TEST_CASE("TOML is settings too") {
                     Catch::StartsWith("train.toml:2: "));
 }
 
+TEST_CASE("a program follows the flags of a module that launches it") {
+  const std::vector<ShellCommand> commands =
+      read_shell(
+          "python -u -m torch.distributed.launch --nnodes 2 --node_rank $R train.py --bf16 1\n",
+          "run.sh")
+          .commands;
+  REQUIRE(commands.size() == 1);
+  const Settings s = read_flags(commands[0], 1, "run.sh");
+  CHECK(s.whole("nnodes") == 2);
+  CHECK(s.has("node_rank"));
+  CHECK_FALSE(s.has("node_rank.1"));
+  CHECK(s.text("bf16") == "1");
+}
+
 TEST_CASE("flags of a command line are settings") {
-  const std::vector<ShellCommand> commands = read_shell(
-      "torchrun pretrain_gpt.py --seq-length 4096 --micro-batch-size=1 --bf16 --lr 1e-4 \\\n"
-      "  --offload-modules core_attn attn_proj --seed -1 --nodes $N actor.use_kl=True +data.x=3 "
-      "--fp16 stage=3 --nnodes 2:2 --range 1:2\n",
-      "run.sh");
+  const std::vector<ShellCommand> commands =
+      read_shell(
+          "torchrun pretrain_gpt.py --seq-length 4096 --micro-batch-size=1 --bf16 --lr 1e-4 \\\n"
+          "  --offload-modules core_attn attn_proj --seed -1 --nodes $N actor.use_kl=True "
+          "+data.x=3 --fp16 stage=3 --nnodes 2:2 --range 1:2\n",
+          "run.sh")
+          .commands;
   REQUIRE(commands.size() == 1);
   const Settings s = read_flags(commands[0], 2, "run.sh");
   CHECK(s.whole("seq_length") == 4096);
@@ -103,10 +119,12 @@ TEST_CASE("flags of a command line are settings") {
 }
 
 TEST_CASE("a flag's JSON object is settings below the flag") {
-  const std::vector<ShellCommand> commands = read_shell(
-      "train.py --kwargs '{\"a\": {\"b\": true}, \"c\": 2}' --other='{\"d\": \"x\"}' \\\n"
-      "  --empty '{}' --word '{word}' --broken '{\"a\": '\n",
-      "run.sh");
+  const std::vector<ShellCommand> commands =
+      read_shell(
+          "train.py --kwargs '{\"a\": {\"b\": true}, \"c\": 2}' --other='{\"d\": \"x\"}' \\\n"
+          "  --empty '{}' --word '{word}' --broken '{\"a\": '\n",
+          "run.sh")
+          .commands;
   REQUIRE(commands.size() == 1);
   const Settings s = read_flags(commands[0], 1, "run.sh");
   CHECK(s.flag("kwargs.a.b") == true);
