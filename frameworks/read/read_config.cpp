@@ -56,6 +56,7 @@ class ConfigReader {
       if (find_run_knob(knob)->matters) reading_.defaults.push_back(taken.taken);
     }
     find_unknown();
+    expect_settings();
     for (const auto& [key, setting] : settings_.all()) reading_.keys.insert(key);
     return std::move(reading_);
   }
@@ -297,6 +298,16 @@ class ConfigReader {
     return key.starts_with(place->second + ".") ? key.substr(place->second.size() + 1) : key;
   }
 
+  // Defaults alone are an answer to no question: a script's flags may stand where they are not
+  // read.
+  void expect_settings() const {
+    static const std::set<std::string> kCounts = {"gpus", "nodes", "node-gpus"};
+    const bool any = std::any_of(reading_.places.begin(), reading_.places.end(),
+                                 [](const auto& p) { return !kCounts.contains(p.first); });
+    if (any || files_.empty()) return;
+    throw bad_input("{}: no setting of {} was found; give its flags or its config file",
+                    files_[0].name, framework_.name);
+  }
   void find_unknown() {
     for (const std::string& key : settings_.unread()) {
       // A script's environment has many variables for others.
