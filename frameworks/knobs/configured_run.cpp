@@ -337,6 +337,13 @@ class Configurer {
       throw bad_input("{}: FlashAttention 4 does not run on {}", name("attention"),
                       configured_.hw.device.name);
     }
+    // FlashAttention 2 and cuDNN's fused attention begin with Ampere; without them Megatron-Core
+    // stores the scores (core/transformer/dot_product_attention.py).
+    const std::string engine = knobs_.text("engine").value_or("");
+    if (capability > 0 && capability < 80 && engine.starts_with("megatron") &&
+        !knobs_.has("attention")) {
+      knobs_.set("attention", "eager");
+    }
     run_.precision = is_all_narrow() ? "bf16" : knobs_.text("precision").value_or("bf16");
     run_.dropout = !knobs_.is("dropout", "false");
     run_.flash_attention = !knobs_.is("attention", "eager");
@@ -453,7 +460,7 @@ class Configurer {
     }
   }
 
-  const RunKnobs& knobs_;
+  RunKnobs knobs_;
   const Framework& framework_;
   const KnobPlaces& places_;
   ConfiguredRun configured_;
