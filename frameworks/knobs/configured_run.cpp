@@ -359,6 +359,14 @@ class Configurer {
         kernel && (*kernel == "sdpa" || configured_.hw.attention_kernels.contains(*kernel))) {
       run_.attention = *kernel;
     }
+    // Megatron-Core's exchanges of a tensor group run during products only with --tp-comm-overlap;
+    // the others wait, but for those of the backward that a product of its own hides, such as the
+    // second gather of a product's input (transformer_engine/pytorch/module/linear.py).
+    if (knobs_.text("engine").value_or("").starts_with("megatron") &&
+        !knobs_.is("async-tensor", "true")) {
+      s.tensor_hidden.value = 0;
+      s.regathers.value = 0;
+    }
     states_of_precision(s);
     run_.update_copies = knobs_.flag("update-copies");
     // FSDP takes frozen weights as they are.

@@ -73,6 +73,7 @@ RunKnobs knobs_of(const PublishedCase& c, const ModelSpec& model, const Hardware
     knobs.set("async-tensor", c.stack == "torchtitan-async-tp" ? "true" : "false");
   } else if (c.stack == "megatron-bridge") {
     knobs.set("overlap", c.overlap ? "true" : "false");
+    knobs.set("async-tensor", c.overlap ? "true" : "false");
   } else {
     knobs.set("attention", c.stack == "alst-sdpa"     ? "sdpa"
                            : c.stack == "alst-flash3" ? "flash3"
