@@ -1,0 +1,41 @@
+torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py \
+    --use-rotary-position-embeddings \
+    --num-layers 36 \
+    --hidden-size 4096 \
+    --num-attention-heads 32 \
+    --group-query-attention \
+    --num-query-groups 8 \
+    --ffn-hidden-size 14336 \
+    --swiglu \
+    --max-position-embeddings 4096 \
+    --seq-length 4096 \
+    --use-rotary-position-embeddings \
+    --rotary-percent 1.0 \
+    --normalization RMSNorm \
+    --untie-embeddings-and-output-weights \
+    --micro-batch-size 2 \
+    --global-batch-size 128 \
+    --train-iters 100 \
+    --lr 3e-4 \
+    --min-lr 3e-5 \
+    --lr-warmup-iters 10 \
+    --lr-decay-iters 100 \
+    --lr-decay-style cosine \
+    --weight-decay 0.1 \
+    --adam-beta1 0.9 \
+    --adam-beta2 0.95 \
+    --clip-grad 1.0 \
+    --bf16 \
+    --tensor-model-parallel-size 1 \
+    --pipeline-model-parallel-size 1 \
+    --use-distributed-optimizer \
+    --overlap-grad-reduce \
+    --overlap-param-gather \
+    --recompute-granularity full \
+    --recompute-method uniform \
+    --recompute-num-layers 1 \
+    --log-interval 5 \
+    --eval-interval 1000 \
+    --eval-iters 0 \
+    --tokenizer-type NullTokenizer \
+    --vocab-size 151936

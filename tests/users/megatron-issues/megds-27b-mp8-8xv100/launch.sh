@@ -1,0 +1,27 @@
+python -m torch.distributed.launch --nproc_per_node 8 \
+       pretrain_gpt2.py \
+       --model-parallel-size 8 \
+       --num-layers 60 \
+       --hidden-size 6144 \
+       --num-attention-heads 32 \
+       --batch-size 8 \
+       --seq-length 1024 \
+       --max-position-embeddings 1024 \
+       --train-iters 320000 \
+       --train-data wikipedia \
+       --lazy-loader \
+       --tokenizer-type GPT2BPETokenizer \
+       --cache-dir cache \
+       --split 949,50,1 \
+       --distributed-backend nccl \
+       --lr 1e-4 \
+       --no-load-optim \
+       --lr-decay-style cosine \
+       --weight-decay 1e-2 \
+       --clip-grad 1.0 \
+       --warmup .01 \
+       --checkpoint-activations \
+       --fp16 \
+       --log-interval 10 \
+       --deepspeed \
+       --deepspeed_config scripts/ds_zero2_config.json
