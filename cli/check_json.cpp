@@ -88,12 +88,19 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
   Json changes = Json::array();
   for (const ProposedChange& change : check.changes) {
     Json settings = Json::array();
-    for (const FrameworkSetting& s : settings_of(reading, change)) {
-      settings.push_back({{"key", s.key}, {"value", s.value}});
+    for (const PlacedKey& key : change.keys) {
+      settings.push_back({{"file", key.file},
+                          {"new_file", key.is_new},
+                          {"key", key.key},
+                          {"value", key.value},
+                          {"text", key.text}});
     }
     changes.push_back({{"settings", settings},
-                       {"text", change_text(reading, change)},
+                       {"text", change_text(reading, change.keys)},
                        {"verdict", verdict_text(change.fit)},
+                       {"device_bytes", change.device_bytes},
+                       {"step_seconds", change.step_seconds},
+                       {"step_sequences", change.sequences},
                        {"saved_bytes", change.saved_bytes},
                        {"paid_seconds", change.paid_seconds}});
   }

@@ -10,6 +10,7 @@
 #include "cli/on_framework.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "frameworks/knobs/spelling.h"
 
 namespace longspan::cli {
 namespace {
@@ -89,14 +90,18 @@ std::string parts_text(const ConfigCheck& check) {
   return text;
 }
 
-std::string change_effect(const ProposedChange& change, bool was_fit) {
+std::string change_effect(const ConfigCheck& check, const ProposedChange& change) {
   const double seconds = change.paid_seconds, bytes = change.saved_bytes;
   const std::string time =
       seconds >= 0 ? "costs " + format_seconds(seconds) : "gains " + format_seconds(-seconds);
   const std::string memory =
       bytes >= 0 ? "saves " + bytes_text(bytes) : "takes " + bytes_text(-bytes);
-  if (was_fit) return fmt::format("{}, {}", time, memory);
-  return fmt::format("{}, {}: {}", memory, time, verdict_text(change.fit));
+  const std::string batch =
+      change.keeps_batch ? ""
+                         : fmt::format(" for as many tokens, batch {:.0f} becomes {:.0f}",
+                                       check.configured.run.step_sequences(), change.sequences);
+  if (check.fit == Fit::fits) return fmt::format("{}{}, {}", time, batch, memory);
+  return fmt::format("{}, {}{}: {}", memory, time, batch, verdict_text(change.fit));
 }
 
 // GiB with three digits.
@@ -166,9 +171,11 @@ void print_measured(const ConfigCheck& check) {
   const std::string position = speed.position == SpeedPosition::within   ? "normal"
                                : speed.position == SpeedPosition::slower ? "slower than the range"
                                                                          : "faster than the range";
-  say("  measured   {}{}: {}, {} times the predicted time\n", speed_text(speed.measured),
+  const std::string times =
+      ratio >= 10 ? fmt::format("{:.0f}", ratio) : fmt::format("{:.2g}", ratio);
+  say("  measured   {}{}: {}{}\n", speed_text(speed.measured),
       in_seconds ? "" : fmt::format(", {} a step", format_seconds(speed.seconds)), bold(position),
-      ratio >= 10 ? fmt::format("{:.0f}", ratio) : fmt::format("{:.2g}", ratio));
+      times == "1" ? "" : fmt::format(", {} times the predicted time", times));
   say("  bound by   {}\n", bound_text(check));
   if (check.fit == Fit::does_not_fit) {
     say("  note       as it ran, the prediction of memory is wrong, or it was another config\n");
@@ -264,24 +271,6 @@ void print_lengths(const ConfigCheck& check) {
 
 }  // namespace
 
-std::vector<FrameworkSetting> settings_of(const ConfigReading& reading,
-                                          const ProposedChange& change) {
-  std::vector<FrameworkSetting> settings = change.settings;
-  for (FrameworkSetting& setting : settings) {
-    const auto it = reading.written_as.find(setting.key);
-    if (it != reading.written_as.end()) setting.key = it->second;
-  }
-  return settings;
-}
-
-std::string change_text(const ConfigReading& reading, const ProposedChange& change) {
-  std::string text;
-  for (const FrameworkSetting& setting : settings_of(reading, change)) {
-    text += (text.empty() ? "" : ", ") + spelled(*reading.framework, setting);
-  }
-  return text;
-}
-
 void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   const ConfiguredRun& c = check.configured;
   say("{}: {}, {} tokens, {} a step on {}: {}\n",
@@ -300,7 +289,7 @@ void print_check(const ConfigReading& reading, const ConfigCheck& check) {
   const size_t most = is_wide() ? check.changes.size() : kChangesShown;
   for (size_t i = 0; i < std::min(most, check.changes.size()); ++i) {
     say("  {}     {}: {}\n", i == 0 ? (fits ? "faster" : "change") : "      ",
-        change_text(reading, check.changes[i]), change_effect(check.changes[i], fits));
+        change_text(reading, check.changes[i].keys), change_effect(check, check.changes[i]));
   }
   std::string defaults;
   for (const TakenDefault& taken : reading.defaults) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "frameworks/knobs/spelling.h"
 #include "frameworks/model/max_sequence_length.h"
 
 namespace longspan {
@@ -20,12 +21,9 @@ class Checker {
  public:
   Checker(const ConfigReading& reading, const ModelSpec& model, const HardwareProfile& hw,
           const CheckOptions& options)
-      : reading_(reading),
-        model_(model),
-        hw_(hw),
-        options_(options),
-        knobs_(with_sequence(reading.knobs, options.sequence)) {
-    if (options.sequence == 0 && !says_length(reading.knobs)) assume_length();
+      : reading_(reading), model_(model), hw_(hw), options_(options), knobs_(asked(reading.knobs)) {
+    const bool says = options.sequence > 0 || says_length(reading.knobs);
+    check_.assumed_length = !says && (!options.lengths || options.lengths->has_only_mean());
     check_.packed = packs(knobs_);
   }
 
@@ -42,13 +40,15 @@ class Checker {
   }
 
  private:
-  // Where the config does not limit samples, the longest does.
-  void assume_length() {
-    const std::optional<SampleLengths>& lengths = options_.lengths;
-    check_.assumed_length = !lengths || lengths->has_only_mean();
-    if (!lengths) return;
-    const int64_t longest = lengths->longest();
-    knobs_.set("sequence", lengths->has_only_mean() ? std::max(kAssumedLength, longest) : longest);
+  // The knobs for the sequences that the question has. Where neither it nor the config limits
+  // samples, the longest does.
+  RunKnobs asked(const RunKnobs& knobs) const {
+    RunKnobs for_length = with_sequence(knobs, options_.sequence);
+    if (options_.sequence > 0 || says_length(knobs) || !options_.lengths) return for_length;
+    const int64_t longest = options_.lengths->longest();
+    const bool mean = options_.lengths->has_only_mean();
+    for_length.set("sequence", mean ? std::max(kAssumedLength, longest) : longest);
+    return for_length;
   }
 
   ConfiguredRun configured(const RunKnobs& knobs) const {
@@ -58,8 +58,9 @@ class Checker {
     return published_intervals().memory_under(check_.configured.stack.family).all;
   }
   // Bytes of each device for others: as asked, and a rollout engine's share.
-  double reserve() const {
-    const double share = knobs_.share("rollout-share").value_or(0);
+  double reserve() const { return reserve_of(knobs_); }
+  double reserve_of(const RunKnobs& knobs) const {
+    const double share = knobs.share("rollout-share").value_or(0);
     return static_cast<double>(options_.reserve_bytes) + share * hw_.device.memory_bytes.value;
   }
 
@@ -196,6 +197,12 @@ class Checker {
                          {"data and logging", time.rest}};
   }
 
+  std::optional<ChangedRun> changed(const std::string& knob, const std::string& value) const {
+    const std::optional<ConfigChange> change = change_knob(reading_, {{}, reading_}, knob, value);
+    if (!change) return std::nullopt;
+    return ChangedRun{asked(change->reading.knobs),
+                      change_text(reading_, place_keys(reading_, *change))};
+  }
   void explain_measured() {
     if (!options_.measured) return;
     const ConfiguredRun& c = check_.configured;
@@ -215,6 +222,8 @@ class Checker {
         .mean_length = check_.mean_length,
         .padded_tokens = check_.padded ? check_.padded->computed_tokens : 0,
         .configure = [this](const RunKnobs& knobs) { return configured(knobs); },
+        .change = [this](const std::string& knob,
+                         const std::string& value) { return changed(knob, value); },
         .predict = [this](const ConfiguredRun& other) { return predict_samples(other); },
         .fit_of =
             [this, &c](const RunPrediction& p) {
@@ -246,143 +255,26 @@ class Checker {
     check_.longest_sequence = longest;
   }
 
-  // The knobs with a setting of the framework, and that setting; nothing if there is none, or the
-  // knob has this value already.
-  struct Tried {
-    RunKnobs knobs;
-    ProposedChange change;
-  };
-  std::optional<Tried> tried(const RunKnobs& from, const std::vector<FrameworkSetting>& before,
-                             const std::string& knob, const std::string& value) const {
-    if (from.effective(knob) == value) return std::nullopt;
-    const std::optional<FrameworkSetting> setting =
-        setting_of(*reading_.framework, from, knob, value);
-    if (!setting) return std::nullopt;
-    Tried tried{from, {}};
-    tried.change.settings = before;
-    apply(*setting, tried);
-    for (const auto& [other, needed] : needed_with(from, knob, value)) {
-      const auto with = setting_of(*reading_.framework, tried.knobs, other, needed);
-      if (!with) return std::nullopt;
-      apply(*with, tried);
-    }
-    // What an export would write for the new knobs, and not for these.
-    for (const FrameworkWrite& write : reading_.framework->writes) {
-      if (write.value == "auto" || holds(write.when, from)) continue;
-      if (!holds(write.when, tried.knobs) || reading_.keys.contains(write.key)) continue;
-      const auto is_same = [&](const FrameworkSetting& other) { return other.key == write.key; };
-      if (std::any_of(tried.change.settings.begin(), tried.change.settings.end(), is_same))
-        continue;
-      tried.change.settings.push_back({write.key, write.value, {}});
-    }
-    try {
-      const ConfiguredRun c = configured(tried.knobs);
-      const bool packed = packs(tried.knobs);
-      const RunPrediction predicted = predict_samples(c, packed);
-      const RunNeeds& needs = predicted.needs;
-      tried.change.fit = verdict_of(needs, c.hw, memory_range(), reserve());
-      tried.change.saved_bytes = check_.predicted.needs.device - needs.device;
-      const double ratio = check_.step_tokens / sample_tokens(c.run, packed);
-      tried.change.paid_seconds = predicted.time.step() * ratio - check_.predicted.time.step();
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-    return tried;
+  // The run of the config with changed keys, asked in the same way.
+  PredictedConfig predicted_config(const ConfigReading& reading) const {
+    PredictedConfig p;
+    p.knobs = asked(reading.knobs);
+    p.configured = configure(p.knobs, *reading.framework, model_, hw_, places_of(reading));
+    const bool packed = packs(p.knobs);
+    p.predicted = predict_samples(p.configured, packed);
+    const PredictionInterval& range =
+        published_intervals().memory_under(p.configured.stack.family).all;
+    p.fit = verdict_of(p.predicted.needs, p.configured.hw, range, reserve_of(p.knobs));
+    p.capacity_bytes = p.configured.hw.device.memory_bytes.value - reserve_of(p.knobs);
+    p.tokens = sample_tokens(p.configured.run, packed);
+    return p;
   }
-  static void apply(const FrameworkSetting& setting, Tried& tried) {
-    for (const auto& [changed, word] : setting.sets) tried.knobs.set(changed, word);
-    std::vector<FrameworkSetting>& settings = tried.change.settings;
-    std::erase_if(settings, [&](const auto& other) { return other.key == setting.key; });
-    settings.push_back(setting);
-  }
-  // Counts that a config states and that a change of another count changes, too: the ranks that
-  // share states, and the microbatches of a step of as many sequences.
-  static std::vector<std::pair<std::string, std::string>> needed_with(const RunKnobs& from,
-                                                                      const std::string& knob,
-                                                                      const std::string& value) {
-    const bool degree = knob == "tensor" || knob == "context" || knob == "pipeline";
-    const char* const other = degree ? "shard" : knob == "microbatch" ? "accumulation" : "";
-    const std::optional<int64_t> stated = *other != 0 ? from.count(other) : std::nullopt;
-    if (!stated || (!degree && from.has("batch"))) return {};
-    const int64_t whole = *stated * from.count_or(knob, 1), now = std::stoll(value);
-    if (whole % now != 0) return {};
-    return {{other, std::to_string(whole / now)}};
-  }
-  // What a search tries, and fewer sequences at a time.
-  std::vector<std::pair<std::string, std::vector<std::string>>> all_to_try(
-      const RunKnobs& from) const {
-    auto all = reading_.framework->search;
-    auto batches = std::find_if(all.begin(), all.end(),
-                                [](const auto& entry) { return entry.first == "microbatch"; });
-    if (batches == all.end()) batches = all.insert(all.end(), {"microbatch", {}});
-    std::vector<std::string>& values = batches->second;
-    for (int64_t n = from.count_or("microbatch", 1) / 2; n > 0; n /= 2) {
-      const std::string value = std::to_string(n);
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    }
-    return all;
-  }
-  std::vector<Tried> neighbors(const RunKnobs& from,
-                               const std::vector<FrameworkSetting>& before) const {
-    std::vector<Tried> all;
-    for (const auto& [knob, values] : all_to_try(from)) {
-      for (const std::string& value : values) {
-        if (value != "degrees") {
-          if (std::optional<Tried> one = tried(from, before, knob, value)) all.push_back(*one);
-          continue;
-        }
-        for (int64_t degree = 1; degree <= check_.configured.run.gpus; degree *= 2) {
-          const std::string word = std::to_string(degree);
-          if (std::optional<Tried> one = tried(from, before, knob, word)) all.push_back(*one);
-        }
-      }
-    }
-    return all;
-  }
-
   void find_changes() {
-    const bool fits = check_.fit == Fit::fits;
-    std::vector<Tried> all = neighbors(knobs_, {});
-    const double step = check_.predicted.time.step();
-    std::erase_if(all, [&](const Tried& one) {
-      const ProposedChange& c = one.change;
-      if (fits) return c.fit != Fit::fits || c.paid_seconds > -0.01 * step;
-      return c.saved_bytes <= 0.01 * check_.predicted.needs.device && c.fit >= check_.fit;
-    });
-    const auto better = [&](const Tried& a, const Tried& b) {
-      const auto rank = [&](const Tried& one) {
-        const ProposedChange& c = one.change;
-        return std::pair(static_cast<int>(c.fit),
-                         c.fit == Fit::does_not_fit ? -c.saved_bytes : c.paid_seconds);
-      };
-      return rank(a) < rank(b);
+    if (options_.changes < 0) return;
+    const ConfigPredictor predict = [this](const ConfigReading& reading) {
+      return predicted_config(reading);
     };
-    std::stable_sort(all.begin(), all.end(), better);
-    const bool enough = fits || (!all.empty() && all.front().change.fit == Fit::fits);
-    if (!enough) combine(all);
-    for (const Tried& one : all) {
-      if (std::ssize(check_.changes) >= options_.changes) break;
-      check_.changes.push_back(one.change);
-    }
-  }
-
-  // If no single change is enough, takes what saves most, one after the other, until it fits.
-  void combine(const std::vector<Tried>& singles) {
-    if (singles.empty()) return;
-    const auto most = [](const std::vector<Tried>& all) {
-      return *std::max_element(all.begin(), all.end(), [](const Tried& a, const Tried& b) {
-        return a.change.saved_bytes < b.change.saved_bytes;
-      });
-    };
-    Tried best = most(singles);
-    for (int round = 0; round < 4 && best.change.fit != Fit::fits; ++round) {
-      const std::vector<Tried> next = neighbors(best.knobs, best.change.settings);
-      if (next.empty()) break;
-      const Tried further = most(next);
-      if (further.change.saved_bytes <= best.change.saved_bytes) break;
-      best = further;
-    }
-    if (best.change.settings.size() > 1) check_.changes.push_back(best.change);
+    check_.changes = propose_changes(reading_, predict, options_.changes);
   }
 
   const ConfigReading& reading_;

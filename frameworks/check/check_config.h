@@ -11,9 +11,9 @@
 
 #include "frameworks/check/explain_speed.h"
 #include "frameworks/check/measured_speed.h"
+#include "frameworks/check/propose_changes.h"
 #include "frameworks/check/sample_lengths.h"
 #include "frameworks/knobs/configured_run.h"
-#include "frameworks/knobs/spelling.h"
 #include "frameworks/model/predict_run.h"
 #include "frameworks/prediction_interval.h"
 #include "frameworks/read/read_config.h"
@@ -24,18 +24,10 @@ namespace longspan {
 struct CheckOptions {
   int64_t sequence = 0;       // tokens, instead of the config's; 0: as the config says
   int64_t reserve_bytes = 0;  // of each device, kept free for others
-  int64_t changes = 4;        // proposed at most
+  int64_t changes = 0;        // proposed at most; 0: all that help, -1: none
   /// Lengths of samples; nothing: all have that of a sequence. A run that packs has full sequences.
   std::optional<SampleLengths> lengths = {};
   std::optional<MeasuredSpeed> measured = {};
-};
-
-/// Settings that together fit better or run faster.
-struct ProposedChange {
-  std::vector<FrameworkSetting> settings;
-  Fit fit = Fit::does_not_fit;
-  double saved_bytes = 0;   // of the device's peak; less than 0: it needs more
-  double paid_seconds = 0;  // for the tokens of a step of the config; less than 0: it is faster
 };
 
 struct MemoryPart {

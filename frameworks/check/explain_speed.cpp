@@ -87,17 +87,12 @@ class SpeedExplainer {
   }
   void offer_knob(const std::string& what, const std::string& knob, const std::string& value,
                   const std::vector<std::string>& cleared = {}) {
-    RunKnobs knobs = run_.knobs;
+    const std::optional<ChangedRun> changed = run_.change(knob, value);
+    RunKnobs knobs = changed ? changed->knobs : run_.knobs;
     for (const std::string& other : cleared) knobs.clear(other);
-    const Framework& framework = *run_.reading.framework;
-    const auto setting = setting_of(framework, run_.knobs, knob, value);
-    if (setting) {
-      for (const auto& [changed, word] : setting->sets) knobs.set(changed, word);
-    } else {
-      knobs.set(knob, value);
-    }
+    knobs.set(knob, value);
     try {
-      offer_run(what, run_.configure(knobs), setting ? spelled(framework, *setting) : "");
+      offer_run(what, run_.configure(knobs), changed ? changed->text : "");
     } catch (const Error& e) {
       rule_out(what, e.what());
     }

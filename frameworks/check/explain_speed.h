@@ -40,6 +40,12 @@ struct SpeedVerdict {
   std::vector<RuledOutCause> ruled_out;
 };
 
+/// A run that keys of the framework say.
+struct ChangedRun {
+  RunKnobs knobs;
+  std::string text;  // the keys
+};
+
 /// A run as the config has it, and how to predict it with a difference.
 struct ExplainedRun {
   const ConfigReading& reading;
@@ -54,6 +60,9 @@ struct ExplainedRun {
   double mean_length = 0;    // of samples; 0: not known
   double padded_tokens = 0;  // of a step, if the lengths are known and not packed
   std::function<ConfiguredRun(const RunKnobs&)> configure;
+  /// The config with a knob of that value; nothing if no key says so.
+  std::function<std::optional<ChangedRun>(const std::string& knob, const std::string& value)>
+      change;
   std::function<RunPrediction(const ConfiguredRun&)> predict;
   std::function<Fit(const RunPrediction&)> fit_of;
 };

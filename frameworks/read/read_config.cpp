@@ -34,22 +34,47 @@ class ConfigReader {
         }
         const ConfigCommand* const command = claim.files[i].command;
         if (commands != (command != nullptr)) continue;
-        places_[files_[i].name] = claim.files[i].at;
+        reading_.files[files_[i].name] = {claim.files[i].at, commands};
         settings_.add(command != nullptr ? command->settings : files_[i].settings,
                       claim.files[i].at);
       }
     }
     add_named_files();
-    resolve_references();
-    for (const auto& [knob, value] : framework_.knobs) reading_.knobs.set(knob, value);
     for (const ClaimedFile& file : claim.files) {
       for (const auto& [program, sets] : framework_.started_by) {
         if (file.command == nullptr || file.command->words.find(program) == std::string::npos) {
           continue;
         }
-        for (const auto& [knob, value] : sets) reading_.knobs.set(knob, value);
+        reading_.of_program.insert(reading_.of_program.end(), sets.begin(), sets.end());
       }
     }
+    interpret();
+    return std::move(reading_);
+  }
+
+  ConfigReading run_again(const ConfigReading& before, const std::vector<ChangedKey>& changes) {
+    settings_ = before.settings;
+    reading_.files = before.files;
+    reading_.of_program = before.of_program;
+    reading_.model_config = before.model_config;
+    reading_.model_config_name = before.model_config_name;
+    // What names files comes first, as a new file has none of the old one's settings.
+    for (const bool names : {true, false}) {
+      for (const ChangedKey& change : changes) {
+        if (names_file(change.key) == names) change_key(change);
+      }
+    }
+    interpret();
+    return std::move(reading_);
+  }
+
+ private:
+  // The knobs that the settings say.
+  void interpret() {
+    reading_.settings = settings_;
+    resolve_references();
+    for (const auto& [knob, value] : framework_.knobs) reading_.knobs.set(knob, value);
+    for (const auto& [knob, value] : reading_.of_program) reading_.knobs.set(knob, value);
     for (const FrameworkKey& key : framework_.keys) apply(key);
     for (const auto& [knob, taken] : defaults_) {
       reading_.default_keys[knob] = taken.taken.key;
@@ -58,10 +83,26 @@ class ConfigReader {
     find_unknown();
     expect_settings();
     for (const auto& [key, setting] : settings_.all()) reading_.keys.insert(key);
-    return std::move(reading_);
   }
 
- private:
+  bool names_file(const std::string& key) const {
+    return std::any_of(framework_.keys.begin(), framework_.keys.end(),
+                       [&](const FrameworkKey& k) { return !k.file.empty() && k.key == key; });
+  }
+  void change_key(const ChangedKey& change) {
+    Settings changed;
+    for (const auto& [key, setting] : settings_.all()) {
+      const bool below = key.starts_with(change.key + ".");
+      if (key != change.key && !below) changed.set(key, setting);
+    }
+    const auto old = settings_.all().find(change.key);
+    Setting setting;
+    if (old != settings_.all().end()) setting.file = old->second.file;
+    setting.value = change.value;
+    if (!change.value.empty()) changed.set(change.key, setting);
+    settings_ = std::move(changed);
+  }
+
   // The settings of files that others name, below the key that names them.
   void add_named_files() {
     for (const FrameworkKey& key : framework_.keys) {
@@ -80,6 +121,7 @@ class ConfigReader {
       const std::optional<std::string> text = open_(*path);
       if (text) {
         add_below(read_config_file({*path, *text}).settings, below);
+        reading_.files[*path] = {below, false};
       } else {
         reading_.notes.push_back(
             fmt::format("{} names {}, which was not found; its settings are taken {}", *at, *path,
@@ -133,7 +175,7 @@ class ConfigReader {
     for (const ConfigFile& file : files_) {
       if (name_of_path(file.name) != name_of_path(path)) continue;
       add_below(file.settings, below);
-      places_[file.name] = below;
+      reading_.files[file.name] = {below, false};
       return true;
     }
     return false;
@@ -293,9 +335,10 @@ class ConfigReader {
 
   // The key as its file has it: a file of a part stands below the part's place.
   std::string own_name(const std::string& key) const {
-    const auto place = places_.find(settings_.all().at(key).file);
-    if (place == places_.end() || place->second.empty()) return key;
-    return key.starts_with(place->second + ".") ? key.substr(place->second.size() + 1) : key;
+    const auto file = reading_.files.find(settings_.all().at(key).file);
+    if (file == reading_.files.end() || file->second.at.empty()) return key;
+    const std::string& at = file->second.at;
+    return key.starts_with(at + ".") ? key.substr(at.size() + 1) : key;
   }
 
   // Defaults alone are an answer to no question: a script's flags may stand where they are not
@@ -325,8 +368,7 @@ class ConfigReader {
     TakenDefault taken;
     bool own = false;
   };
-  std::map<std::string, Default> defaults_;    // by knob
-  std::map<std::string, std::string> places_;  // of files: the key below which their settings stand
+  std::map<std::string, Default> defaults_;  // by knob
 };
 
 }  // namespace
@@ -345,6 +387,12 @@ ConfigReading read_config(const std::vector<ConfigText>& texts, const std::strin
     throw bad_input("{}: has no key of {}", files[*claimed.refused].name, framework);
   }
   return ConfigReader(*claimed.framework, files, open).run(claimed);
+}
+
+ConfigReading read_changed(const ConfigReading& reading, const std::vector<ChangedKey>& changes) {
+  const std::vector<ConfigFile> none;
+  const ConfigOpener closed = [](const std::string&) { return std::nullopt; };
+  return ConfigReader(*reading.framework, none, closed).run_again(reading, changes);
 }
 
 }  // namespace longspan

@@ -20,6 +20,12 @@ struct TakenDefault {
   std::string knob;
 };
 
+/// A file of a config.
+struct ReadFile {
+  std::string at;           // the key below which its settings stand
+  bool is_command = false;  // they are flags
+};
+
 struct ConfigReading {
   const Framework* framework = nullptr;
   RunKnobs knobs;
@@ -32,7 +38,10 @@ struct ConfigReading {
   std::vector<TakenDefault> defaults;               // of knobs that matter
   std::vector<std::string> unknown;                 // keys
   std::vector<std::string> notes;                   // sentences
-  std::string model_config;  // the text of a config.json among the files; empty: none
+  Settings settings;                      // those of named files below the key that names them
+  std::map<std::string, ReadFile> files;  // by name
+  KnobValues of_program;                  // what the program that the config starts sets
+  std::string model_config;               // the text of a config.json among the files; empty: none
   std::string model_config_name;
   /// Why the name of the model is not known, as only running a script would tell it; empty: it is,
   /// or the config has none.
@@ -48,5 +57,15 @@ using ConfigOpener = std::function<std::optional<std::string>(const std::string&
 /// give in another way.
 ConfigReading read_config(const std::vector<ConfigText>& files, const std::string& framework,
                           const ConfigOpener& open);
+
+/// A key of a config, and the value that it gets. An empty value takes the key out.
+struct ChangedKey {
+  std::string key, value;
+  bool operator==(const ChangedKey&) const = default;
+};
+
+/// The reading of the same files with some keys changed. Where a key names another file than
+/// before, what the old one had is gone. Throws bad_input as read_config().
+ConfigReading read_changed(const ConfigReading& reading, const std::vector<ChangedKey>& changes);
 
 }  // namespace longspan

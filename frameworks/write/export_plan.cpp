@@ -11,6 +11,7 @@
 #include "frameworks/check/check_config.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/prediction_interval.h"
+#include "frameworks/read/read_config.h"
 
 namespace longspan {
 namespace {
@@ -102,20 +103,17 @@ std::vector<RunKnobs> ways_to_say(const RunKnobs& knobs) {
 // The export with the changes that make it fit, if there are some; else unchanged.
 ExportedPlan made_to_fit(const Framework& framework, const RunKnobs& shared,
                          const ExportedPlan& nearest, const Plan& plan) {
-  ConfigReading reading;
-  reading.framework = &framework;
-  reading.knobs = nearest.config.knobs;
+  ConfigReading reading = read_config(nearest.config.files, framework.name,
+                                      [](const std::string&) { return std::nullopt; });
   clear_machine(reading.knobs);
-  if (nearest.in_script) reading.knobs.set("sequence", plan.sequence);
-  const ConfigCheck check = check_config(reading, plan.model, plan.hardware, {});
+  const int64_t sequence = nearest.in_script ? plan.sequence : 0;
+  const ConfigCheck check =
+      check_config(reading, plan.model, plan.hardware, {.sequence = sequence});
   for (const ProposedChange& change : check.changes) {
     if (change.fit == Fit::does_not_fit) continue;
-    RunKnobs wanted = reading.knobs;
+    RunKnobs wanted = read_changed(reading, change.changed).knobs;
     for (const auto& [knob, value] : shared.all()) {
       if (!wanted.has(knob)) wanted.set(knob, value);
-    }
-    for (const FrameworkSetting& setting : change.settings) {
-      for (const auto& [knob, value] : setting.sets) wanted.set(knob, value);
     }
     for (const char* knob : {"gpus", "nodes", "node-gpus"}) wanted.set(knob, *shared.text(knob));
     ExportedPlan fitting = exported(framework, wanted, plan.model, plan.hardware);

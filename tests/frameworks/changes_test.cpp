@@ -14,7 +14,7 @@ using namespace longspan;
 namespace {
 
 std::string value_of(const ProposedChange& change, const std::string& key) {
-  for (const FrameworkSetting& setting : change.settings) {
+  for (const ChangedKey& setting : change.changed) {
     if (setting.key == key) return setting.value;
   }
   return "";

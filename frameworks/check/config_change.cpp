@@ -1,0 +1,493 @@
+#include "frameworks/check/config_change.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "frameworks/knobs/spelling.h"
+
+namespace longspan {
+namespace {
+
+constexpr int kMostCompleted = 6;  // knobs that a change restores
+
+// Knobs that may differ after a change: the batch is restored by itself, and others follow from
+// keys of the change.
+bool is_restored(std::string_view knob) {
+  constexpr std::string_view kOther[] = {"engine", "batch",     "accumulation",
+                                         "shard",  "replicate", "refused"};
+  return std::find(std::begin(kOther), std::end(kOther), knob) == std::end(kOther);
+}
+
+bool is_number(std::string_view part) {
+  return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// "attention-config" of "attention-config.0.1", an element of a list; empty: the key is none.
+std::string list_of(const std::string& key) {
+  for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+    const size_t end = std::min(key.find('.', dot + 1), key.size());
+    if (is_number(std::string_view(key).substr(dot + 1, end - dot - 1))) return key.substr(0, dot);
+  }
+  return "";
+}
+
+void put_key(std::vector<ChangedKey>& keys, const ChangedKey& changed) {
+  std::erase_if(keys, [&](const ChangedKey& key) { return key.key == changed.key; });
+  keys.push_back(changed);
+}
+
+// A way to say a knob: keys, and what they mean to set.
+struct Way {
+  std::vector<ChangedKey> keys;
+  KnobValues sets;
+  int64_t distance = 0;  // from what the config has: 0 for its own keys
+};
+
+class Changer {
+ public:
+  Changer(const ConfigReading& config, const ConfigChange& from)
+      : config_(config), framework_(*config.framework), from_(from) {}
+
+  std::optional<ConfigChange> say(const std::string& knob, const std::string& value,
+                                  KnobValues* meant = nullptr) const {
+    std::optional<ConfigChange> best;
+    std::tuple<int64_t, int64_t, size_t> least;
+    for (const Way& way : ways(knob, value)) {
+      const std::optional<ConfigChange> change = read_back(way);
+      if (!change || change->reading.knobs.effective(knob) != value) continue;
+      if (change->keys.empty() || change->reading.knobs.has("refused")) continue;
+      const std::tuple rank(differences(change->reading.knobs, knob, way.sets), way.distance,
+                            way.keys.size());
+      if (best && rank >= least) continue;
+      best = change;
+      least = rank;
+      if (meant != nullptr) *meant = way.sets;
+    }
+    return best;
+  }
+
+ private:
+  const RunKnobs& knobs() const { return from_.reading.knobs; }
+  const Settings& settings() const { return from_.reading.settings; }
+
+  // Knobs that differ from those before, besides those that the way means to set.
+  int64_t differences(const RunKnobs& now, const std::string& knob, const KnobValues& sets) const {
+    int64_t count = 0;
+    for (const RunKnobRow& row : run_knob_rows()) {
+      const bool meant = std::any_of(sets.begin(), sets.end(), [&](const auto& entry) {
+        return entry.first == row.name && now.effective(row.name) == entry.second;
+      });
+      const bool same = now.effective(row.name) == knobs().effective(row.name);
+      if (row.name != knob && !same) count += meant ? 1 : 2;
+    }
+    return count;
+  }
+
+  // The config with more keys, and with what an export writes along with them.
+  std::optional<ConfigChange> read_back(const Way& way) const {
+    ConfigChange change{from_.keys, {}};
+    for (const ChangedKey& key : way.keys) put_key(change.keys, key);
+    RunKnobs meant = knobs();
+    for (const auto& [knob, value] : way.sets) meant.set(knob, value);
+    try {
+      change.reading = read_changed(config_, change.keys);
+      if (add_writes(meant, change)) change.reading = read_changed(config_, change.keys);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    const Settings& now = change.reading.settings;
+    const bool reachable = std::all_of(
+        change.keys.begin(), change.keys.end(),
+        [&](const ChangedKey& key) { return key.value.empty() || is_reachable(key.key, now); });
+    if (!reachable || has_two_files(now)) return std::nullopt;
+    const auto& had = config_.settings.all();
+    std::erase_if(change.keys, [&](const ChangedKey& key) {
+      const auto old = had.find(key.key);
+      return old == had.end() ? key.value.empty() : old->second.value == key.value;
+    });
+    return change;
+  }
+  bool add_writes(const RunKnobs& meant, ConfigChange& change) const {
+    bool any = false;
+    const auto& has = change.reading.settings.all();
+    const auto is_changed = [&](const std::string& key) {
+      return std::any_of(change.keys.begin(), change.keys.end(),
+                         [&](const ChangedKey& c) { return c.key == key; });
+    };
+    for (const FrameworkWrite& write : framework_.writes) {
+      if (!holds(write.when, meant) || is_changed(write.key)) continue;
+      const bool lists = in_list_of(write.key, change.keys);
+      // All of a new file, as far as it is not the user's own.
+      const std::string at = part_of(write.key);
+      const bool is_new = !has_below(at) && !settings().all().contains(at);
+      const bool starts_file =
+          is_new && std::any_of(change.keys.begin(), change.keys.end(),
+                                [&](const ChangedKey& c) { return c.key.starts_with(at + "."); });
+      if (is_new && !starts_file) continue;
+      const bool newly = !holds(write.when, knobs()) || (write.when.empty() && lists);
+      const auto there = has.find(write.key);
+      const bool is_there = there != has.end();
+      if (!newly && !starts_file) continue;
+      if (write.value == "auto" && (is_there || !starts_file)) continue;
+      if (is_there && there->second.value == write.value) continue;
+      if (is_there && lists) continue;
+      if (write.value.find('{') != std::string::npos) continue;
+      change.keys.push_back({write.key, write.value});
+      any = true;
+    }
+    return any;
+  }
+  static bool in_list_of(const std::string& key, const std::vector<ChangedKey>& keys) {
+    const std::string list = list_of(key);
+    return !list.empty() && std::any_of(keys.begin(), keys.end(), [&](const ChangedKey& other) {
+      return list_of(other.key) == list;
+    });
+  }
+
+  std::string part_of(const std::string& key) const {
+    std::string at;
+    for (const FrameworkPart& part : framework_.parts) {
+      if (part.at.size() > at.size() && key.starts_with(part.at + ".")) at = part.at;
+    }
+    return at;
+  }
+  static bool has_below(const Settings& settings, const std::string& at) {
+    const auto next = settings.all().lower_bound(at + ".");
+    return next != settings.all().end() && next->first.starts_with(at + ".");
+  }
+  static bool has_part(const Settings& settings, const std::string& at) {
+    const auto named = settings.all().find(at);
+    return has_below(settings, at) ||
+           (named != settings.all().end() && named->second.value.find('.') != std::string::npos);
+  }
+  // Whether the config has settings of a part; those of no part need a file of them.
+  bool has_below(const std::string& at) const {
+    if (!at.empty()) return has_below(settings(), at);
+    return std::any_of(config_.files.begin(), config_.files.end(),
+                       [](const auto& file) { return file.second.at.empty(); });
+  }
+  // Whether a change adds a second file of one kind, as DeepSpeed's to that of another key.
+  bool has_two_files(const Settings& now) const {
+    std::map<std::string, int> had, has;
+    for (const FrameworkPart& part : framework_.parts) {
+      if (part.at.empty()) continue;
+      had[part.block] += has_part(config_.settings, part.at) ? 1 : 0;
+      has[part.block] += has_part(now, part.at) ? 1 : 0;
+    }
+    return std::any_of(has.begin(), has.end(), [&](const auto& entry) {
+      return entry.second > 1 && entry.second > had[entry.first];
+    });
+  }
+  // Whether the files of the changed config have a place for the key: each part that it is in is
+  // there, or a key names its file, or the command that starts the run does. What a key names by a
+  // word of the framework is a file of the framework's own.
+  bool is_reachable(const std::string& key, const Settings& now) const {
+    if (part_of(key).empty() && !has_below("")) return false;
+    return std::all_of(framework_.parts.begin(), framework_.parts.end(),
+                       [&](const FrameworkPart& part) {
+                         const std::string& at = part.at;
+                         if (at.empty() || !key.starts_with(at + ".") || has_below(at)) return true;
+                         const auto named = now.all().find(at);
+                         if (named == now.all().end()) return is_named_by_launcher(at);
+                         return named->second.value.find('.') != std::string::npos;
+                       });
+  }
+  // A file that an export writes and that no key names.
+  bool is_named_by_launcher(const std::string& at) const {
+    return std::any_of(framework_.files.begin(), framework_.files.end(),
+                       [&](const FrameworkFile& file) { return file.at == at; }) &&
+           std::none_of(framework_.writes.begin(), framework_.writes.end(),
+                        [&](const FrameworkWrite& write) { return write.key == at; });
+  }
+  // How far from the config a key is: it has it, it has others of its file, or it has no such file.
+  int64_t distance(const std::string& key) const {
+    // A key that leaves its value to another one is the last to take.
+    if (const auto it = settings().all().find(key); it != settings().all().end()) {
+      return same_value(it->second.value, "auto") ? 3 : 0;
+    }
+    const std::string at = part_of(key);
+    return has_below(at) ? 1 : 2;
+  }
+
+  // The names under which a row can be written: those that the config has, else the first.
+  std::vector<std::string> names_of(const FrameworkKey& row, const std::string& place) const {
+    std::vector<std::string> names;
+    if (row.key.find('*') != std::string::npos) {
+      if (!place.empty() && matches(row.key, place)) names.push_back(place);
+      return names;
+    }
+    if (settings().all().contains(row.key)) return {row.key};
+    for (const std::string& other : row.also) {
+      if (settings().all().contains(other)) return {other};
+      if (other.find('*') != std::string::npos && !place.empty() && matches(other, place)) {
+        return {place};
+      }
+    }
+    if (row.write) names.push_back(row.key);
+    return names;
+  }
+
+  std::vector<Way> ways(const std::string& knob, const std::string& value) const {
+    std::vector<Way> ways;
+    const auto at = from_.reading.places.find(knob);
+    const std::string place = at == from_.reading.places.end() ? "" : at->second;
+    const auto add = [&](const std::string& name, const std::string& word, const KnobValues& sets) {
+      const Way way{{{name, word}}, sets, distance(name)};
+      ways.push_back(way);
+      if (place.empty() || place == name) return;
+      // The key that says otherwise goes.
+      ways.push_back(way);
+      ways.back().keys.push_back({place, ""});
+    };
+    const bool counts = find_run_knob(knob)->kind == RunKnobKind::count;
+    Way all{{}, {{knob, value}}, 0};  // every key of the config that has a count
+    for (const FrameworkKey& row : framework_.keys) {
+      for (const std::string& name : names_of(row, place)) {
+        if (!holds(row.when, knobs()) && name != place) continue;
+        for (const auto& [word, sets] : row.values) {
+          // A name of a file that the framework ships is its own word.
+          if (!row.file.empty() && !row.own) break;
+          if (word.find('*') != std::string::npos || word == "missing" || word.empty()) continue;
+          const bool says =
+              std::find(sets.begin(), sets.end(), std::pair(knob, value)) != sets.end();
+          if (says || (!counts && name == place)) add(name, word, sets);
+        }
+        if (row.sets != knob || !takes(row, knob, value)) continue;
+        add(name, value, {{knob, value}});
+        const bool stated =
+            settings().all().contains(name) && !same_value(settings().all().at(name).value, "auto");
+        if (counts && stated) put_key(all.keys, {name, value});
+      }
+    }
+    if (all.keys.size() > 1) {
+      // Keys that contradict each other are no way.
+      ways.clear();
+      ways.push_back(all);
+    }
+    if (!place.empty()) ways.push_back({{{place, ""}}, {{knob, value}}, 0});
+    return ways;
+  }
+  // Whether a row takes the value as it is.
+  static bool takes(const FrameworkKey& row, const std::string& knob, const std::string& value) {
+    const bool taken = std::any_of(row.values.begin(), row.values.end(), [&](const auto& entry) {
+      return same_value(entry.first, value);
+    });
+    const bool listed = std::any_of(row.values.begin(), row.values.end(), [](const auto& entry) {
+      return entry.first.find('*') == std::string::npos;
+    });
+    return !taken && !(find_run_knob(knob)->kind == RunKnobKind::choice && listed);
+  }
+
+  const ConfigReading& config_;
+  const Framework& framework_;
+  const ConfigChange& from_;
+};
+
+// The knobs that differ from what they should be.
+std::vector<std::string> lost(const RunKnobs& should, const RunKnobs& now) {
+  std::vector<std::string> knobs;
+  for (const RunKnobRow& row : run_knob_rows()) {
+    if (is_restored(row.name) && should.effective(row.name) != now.effective(row.name)) {
+      knobs.emplace_back(row.name);
+    }
+  }
+  return knobs;
+}
+
+}  // namespace
+
+std::optional<ConfigChange> change_knob(const ConfigReading& config, const ConfigChange& from,
+                                        const std::string& knob, const std::string& value) {
+  KnobValues meant;
+  std::optional<ConfigChange> change = Changer(config, from).say(knob, value, &meant);
+  if (!change) return std::nullopt;
+  RunKnobs should = from.reading.knobs;
+  for (const auto& [set, word] : meant) should.set(set, word);
+  should.set(knob, value);
+  std::vector<std::string> left = lost(should, change->reading.knobs);
+  for (int round = 0; round < kMostCompleted && !left.empty(); ++round) {
+    const std::string other = left.front();
+    left.erase(left.begin());
+    const std::string wanted = should.effective(other);
+    if (wanted.empty() || wanted == change->reading.knobs.effective(other)) continue;
+    std::optional<ConfigChange> restored = Changer(config, *change).say(other, wanted);
+    if (!restored || restored->reading.knobs.effective(knob) != value) continue;
+    if (lost(should, restored->reading.knobs).size() < lost(should, change->reading.knobs).size()) {
+      change = std::move(restored);
+    }
+  }
+  return change;
+}
+
+namespace {
+
+// The part of a key, as the config and the framework have files for it, and that file.
+struct KeyFile {
+  std::string name, at;
+  bool is_new = false, is_command = false;
+};
+
+class KeyPlacer {
+ public:
+  KeyPlacer(const ConfigReading& config, const ConfigChange& change)
+      : config_(config), framework_(*config.framework), change_(change) {}
+
+  KeyFile file_of(const std::string& key) const {
+    const auto& all = config_.settings.all();
+    if (const auto it = all.find(key); it != all.end() && config_.files.contains(it->second.file)) {
+      return known(it->second.file);
+    }
+    // The innermost part first.
+    for (const std::string& at : parts_of(key)) {
+      for (const auto& [name, file] : config_.files) {
+        if (!at.empty() && file.at == at && !file.is_command) return known(name);
+      }
+      if (at.empty()) break;
+      if (const auto next = all.lower_bound(at + "."); next != all.end() &&
+                                                       next->first.starts_with(at + ".") &&
+                                                       config_.files.contains(next->second.file)) {
+        return known(next->second.file);
+      }
+      const auto& now = change_.reading.settings.all();
+      const auto named = now.find(at);
+      const bool names = named != now.end() && named->second.value.find('.') != std::string::npos;
+      if (names && all.contains(at) && all.at(at).value == named->second.value) {
+        return {named->second.value, at, false, false};
+      }
+      for (const FrameworkFile& file : framework_.files) {
+        if (file.at == at && holds(file.when, change_.reading.knobs)) {
+          return {names ? named->second.value : file.name, at, true, false};
+        }
+      }
+    }
+    return root();
+  }
+
+  std::string text(const KeyFile& file, const std::string& key, const std::string& value) const {
+    const std::string name = key.starts_with("env.") ? key.substr(4) : key;
+    if (!file.is_command) {
+      return value.empty() ? "without " + name : fmt::format("{}: {}", name, value);
+    }
+    const std::string& format = framework_.files.empty() ? "" : framework_.files.front().format;
+    const bool hydra = format == "hydra", plain = hydra || key.starts_with("env.");
+    if (plain) return value.empty() ? "without " + name : name + "=" + value;
+    std::string flag = "--" + key;
+    if (format == "flags") std::replace(flag.begin(), flag.end(), '_', '-');
+    if (value.empty() || value == "false") return "without " + flag;
+    return value == "true" ? flag : flag + " " + value;
+  }
+
+ private:
+  KeyFile known(const std::string& name) const {
+    const ReadFile& file = config_.files.at(name);
+    return {name, file.at, false, file.is_command};
+  }
+  // The places of parts that a key may be in, longest first.
+  std::vector<std::string> parts_of(const std::string& key) const {
+    std::vector<std::string> parts{""};
+    const auto add = [&](const std::string& at) {
+      if (!at.empty() && key.starts_with(at + ".")) parts.push_back(at);
+    };
+    for (const FrameworkPart& part : framework_.parts) add(part.at);
+    for (const FrameworkFile& file : framework_.files) add(file.at);
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    return parts;
+  }
+  // The file with most of the settings that stand in no part.
+  KeyFile root() const {
+    std::map<std::string, int64_t> counts;
+    for (const auto& [key, setting] : config_.settings.all()) {
+      const auto file = config_.files.find(setting.file);
+      if (file == config_.files.end() || !file->second.at.empty()) continue;
+      if (!key.starts_with("env.")) ++counts[setting.file];
+    }
+    const auto most =
+        std::max_element(counts.begin(), counts.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most != counts.end()) return known(most->first);
+    for (const auto& [name, file] : config_.files) {
+      if (file.at.empty()) return known(name);
+    }
+    const bool any = !framework_.files.empty();
+    return {any ? framework_.files.front().name : "", "", true, false};
+  }
+
+  const ConfigReading& config_;
+  const Framework& framework_;
+  const ConfigChange& change_;
+};
+
+// The elements of a list below `at`, as JSON.
+std::string list_text(const Settings& settings, const std::string& at) {
+  std::string text;
+  const auto& all = settings.all();
+  for (int64_t i = 0;; ++i) {
+    const std::string key = fmt::format("{}.{}", at, i);
+    const auto value = all.find(key);
+    const auto below = all.lower_bound(key + ".");
+    const bool nested = below != all.end() && below->first.starts_with(key + ".0");
+    if (value == all.end() && !nested) break;
+    text += i == 0 ? "" : ", ";
+    text += nested ? list_text(settings, key) : "\"" + value->second.value + "\"";
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+std::vector<PlacedKey> place_keys(const ConfigReading& config, const ConfigChange& change) {
+  const KeyPlacer placer(config, change);
+  std::vector<PlacedKey> placed;
+  for (const ChangedKey& changed : change.keys) {
+    const KeyFile file = placer.file_of(changed.key);
+    std::string key = changed.key, value = changed.value;
+    if (const std::string list = list_of(key); !list.empty()) {
+      key = list;
+      value = list_text(change.reading.settings, list);
+    }
+    if (!file.at.empty() && key.starts_with(file.at + ".")) key = key.substr(file.at.size() + 1);
+    const bool again = std::any_of(placed.begin(), placed.end(), [&](const PlacedKey& p) {
+      return p.file == file.name && p.key == key;
+    });
+    if (!again)
+      placed.push_back({file.name, file.is_new, key, value, placer.text(file, key, value)});
+  }
+  // Files together, in the order of their first keys.
+  std::vector<std::string> order;
+  const auto rank = [&](const PlacedKey& p) {
+    return std::find(order.begin(), order.end(), p.file) - order.begin();
+  };
+  for (const PlacedKey& p : placed) {
+    if (rank(p) == std::ssize(order)) order.push_back(p.file);
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [&](const PlacedKey& a, const PlacedKey& b) { return rank(a) < rank(b); });
+  return placed;
+}
+
+std::string change_text(const ConfigReading& config, const std::vector<PlacedKey>& keys) {
+  const bool several =
+      config.files.size() > 1 ||
+      std::any_of(keys.begin(), keys.end(), [](const PlacedKey& p) { return p.is_new; });
+  std::string text;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool first = i == 0 || keys[i].file != keys[i - 1].file;
+    if (i > 0) text += first ? "; " : ", ";
+    if (several && first) {
+      const std::string name = std::filesystem::path(keys[i].file).filename().string();
+      text += fmt::format("{}{}: ", keys[i].is_new ? "new " : "", name);
+    }
+    text += keys[i].text;
+  }
+  return text;
+}
+
+}  // namespace longspan
