@@ -28,7 +28,7 @@ bool is_number(std::string_view part) {
   return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// "attention-config" of "attention-config.0.1", an element of a list; empty: the key is none.
+// "attention-config" of "attention-config.0.1", an element of a list; empty: the key is in no list.
 std::string list_of(const std::string& key) {
   for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
     const size_t end = std::min(key.find('.', dot + 1), key.size());
@@ -360,9 +360,10 @@ class KeyPlacer {
       if (names && all.contains(at) && all.at(at).value == named->second.value) {
         return {named->second.value, at, false, false};
       }
+      if (names) return {named->second.value, at, true, false};
       for (const FrameworkFile& file : framework_.files) {
         if (file.at == at && holds(file.when, change_.reading.knobs)) {
-          return {names ? named->second.value : file.name, at, true, false};
+          return {file.name, at, true, false};
         }
       }
     }

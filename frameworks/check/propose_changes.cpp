@@ -79,7 +79,7 @@ class Proposer {
     std::vector<KnobValue> useful;
     for (const KnobValue& value : values) {
       std::optional<Tried> one = tried(as_it_is, value);
-      // What is refused by itself may go with another change.
+      // One that is refused by itself may go with another.
       if (!one || one->proposed.saved_bytes >= 0) useful.push_back(value);
       if (!one) continue;
       if (helps(one->proposed)) found_.push_back(*one);
@@ -258,7 +258,7 @@ class Proposer {
     one.rank = verdict + std::max(-0.5, c.paid_seconds / step());
     return one;
   }
-  // What is short, as a share of what was.
+  // The shortfall, as a share of the one before.
   double missing(const PredictedConfig& p) const {
     const auto of = [](const PredictedConfig& q) {
       const double host = q.configured.hw.host.memory_bytes.value;
@@ -268,8 +268,8 @@ class Proposer {
     return of(p) / std::max(0.01, of(base_));
   }
 
-  // Of changes with one effect, the one of the fewest keys; and none that another one is part of
-  // and that is no better.
+  // Keeps the change of the fewest keys among those with one effect, and drops a change that adds
+  // to another one and is no better.
   void drop_needless() {
     const auto has_all = [](const Tried& whole, const Tried& part) {
       return std::all_of(part.change.keys.begin(), part.change.keys.end(), [&](const auto& key) {
