@@ -10,6 +10,8 @@
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/model/infer_layout.h"
 #include "frameworks/model/max_sequence_length.h"
+#include "frameworks/prediction_interval.h"
+#include "planner/evaluate/fit.h"
 
 namespace longspan {
 namespace {
@@ -144,6 +146,12 @@ class Searcher {
                                  : question_.reserve_bytes;
     return needs.fit(c.hw, 1, spare);
   }
+  /// The verdict that check has on the settings.
+  Fit verdict(const FrameworkPlan& plan) const {
+    const ConfiguredRun& c = plan.configured;
+    const PredictionInterval& range = published_intervals().memory_under(c.stack.family).all;
+    return verdict_of(plan.predicted.needs, c.hw, range, question_.reserve_bytes);
+  }
   // The longest sequence with these knobs; 0: none. Throws bad_input if the framework refuses them.
   int64_t longest(RunKnobs knobs, int64_t granularity) const {
     const int64_t chunk = std::max<int64_t>(1, knobs.count_or("chunk", 1));
@@ -253,6 +261,7 @@ std::optional<FrameworkPlan> longest_on(const FrameworkQuestion& question, int64
 std::optional<FrameworkPlan> fastest_on(const FrameworkQuestion& question, int64_t sequence) {
   const Searcher searcher(question);
   std::optional<FrameworkPlan> best;
+  std::pair<Fit, double> least;
   std::optional<Error> refused;
   bool any = false;
   for (const RunKnobs& knobs : Space(question, false).take()) {
@@ -260,7 +269,11 @@ std::optional<FrameworkPlan> fastest_on(const FrameworkQuestion& question, int64
       FrameworkPlan plan = searcher.plan(knobs, sequence);
       any = true;
       if (!searcher.fits(plan.predicted.needs, plan.configured, false)) continue;
-      if (!best || seconds_per_token(plan) < seconds_per_token(*best)) best = std::move(plan);
+      // Settings at the edge of the memory only if no others fit.
+      const std::pair rank(searcher.verdict(plan), seconds_per_token(plan));
+      if (best && rank >= least) continue;
+      best = std::move(plan);
+      least = rank;
     } catch (const Error& e) {
       refused = e;
     }

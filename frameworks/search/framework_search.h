@@ -47,8 +47,9 @@ std::vector<FrameworkPlan> all_on(const FrameworkQuestion& question, int64_t seq
 /// setting, with its reason.
 std::optional<FrameworkPlan> longest_on(const FrameworkQuestion& question, int64_t granularity);
 
-/// The settings that train sequences of this length fastest, by time per token. Nothing if none
-/// fits. Throws bad_input if the framework refuses every setting, with its reason.
+/// The settings that train sequences of this length fastest, by time per token; of those that fit
+/// by check's verdict, if there are some, else of those that fit as predicted. Nothing if none
+/// does. Throws bad_input if the framework refuses every setting, with its reason.
 std::optional<FrameworkPlan> fastest_on(const FrameworkQuestion& question, int64_t sequence);
 
 }  // namespace longspan
