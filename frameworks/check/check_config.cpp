@@ -200,8 +200,11 @@ class Checker {
   std::optional<ChangedRun> changed(const std::string& knob, const std::string& value) const {
     const std::optional<ConfigChange> change = change_knob(reading_, {{}, reading_}, knob, value);
     if (!change) return std::nullopt;
-    return ChangedRun{asked(change->reading.knobs),
-                      change_text(reading_, place_keys(reading_, *change))};
+    std::string text;
+    for (const PlacedKey& key : place_keys(reading_, *change)) {
+      text += (text.empty() ? "" : ", ") + key.text;
+    }
+    return ChangedRun{asked(change->reading.knobs), text};
   }
   void explain_measured() {
     if (!options_.measured) return;

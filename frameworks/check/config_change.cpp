@@ -222,9 +222,14 @@ class Changer {
       if (!place.empty() && matches(row.key, place)) names.push_back(place);
       return names;
     }
-    if (settings().all().contains(row.key)) return {row.key};
+    // A row that is only read serves where its key has set the knob, or counts.
+    const bool counts = !row.sets.empty() && find_run_knob(row.sets)->kind == RunKnobKind::count;
+    const auto usable = [&](const std::string& name) {
+      return settings().all().contains(name) && (row.write || counts || name == place);
+    };
+    if (usable(row.key)) return {row.key};
     for (const std::string& other : row.also) {
-      if (settings().all().contains(other)) return {other};
+      if (usable(other)) return {other};
       if (other.find('*') != std::string::npos && !place.empty() && matches(other, place)) {
         return {place};
       }
@@ -237,13 +242,14 @@ class Changer {
     std::vector<Way> ways;
     const auto at = from_.reading.places.find(knob);
     const std::string place = at == from_.reading.places.end() ? "" : at->second;
+    const std::string off = word_for_off(place);
     const auto add = [&](const std::string& name, const std::string& word, const KnobValues& sets) {
       const Way way{{{name, word}}, sets, distance(name)};
       ways.push_back(way);
       if (place.empty() || place == name) return;
       // The key that says otherwise goes.
       ways.push_back(way);
-      ways.back().keys.push_back({place, ""});
+      ways.back().keys.push_back({place, off});
     };
     const bool counts = find_run_knob(knob)->kind == RunKnobKind::count;
     Way all{{}, {{knob, value}}, 0};  // every key of the config that has a count
@@ -272,6 +278,16 @@ class Changer {
     }
     if (!place.empty()) ways.push_back({{{place, ""}}, {{knob, value}}, 0});
     return ways;
+  }
+  // "false" for a key that has this word; else it goes.
+  std::string word_for_off(const std::string& key) const {
+    for (const FrameworkKey& row : framework_.keys) {
+      if (row.key != key || !row.file.empty()) continue;
+      for (const auto& [word, sets] : row.values) {
+        if (word == "false") return word;
+      }
+    }
+    return "";
   }
   // Whether a row takes the value as it is.
   static bool takes(const FrameworkKey& row, const std::string& knob, const std::string& value) {

@@ -137,7 +137,7 @@ class ConfigReader {
       const auto text = file.written.find(named.value);
       if (named.value.empty() || text == file.written.end()) continue;
       add_below(read_config_file({text->first, text->second}).settings, below);
-      places_[text->first] = below;
+      reading_.files[text->first] = {below, false};
       named.unresolved.clear();
       settings_.set(at, named);
       return true;
