@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "frameworks/files/arithmetic.h"
+#include "frameworks/knobs/device_support.h"
 #include "planner/plan/plan.h"
 
 namespace longspan {
@@ -326,17 +327,8 @@ class Configurer {
   }
 
   void kernels() {
-    // FlashAttention 3 is written for Hopper, 4 for Hopper and Blackwell.
+    refuse_unsupported(knobs_, configured_.hw.device, places_);
     const int64_t capability = configured_.hw.device.compute_capability;
-    const bool hopper = capability >= 90 && capability < 100;
-    if (capability > 0 && knobs_.is("attention", "flash3") && !hopper) {
-      throw bad_input("{}: FlashAttention 3 does not run on {}", name("attention"),
-                      configured_.hw.device.name);
-    }
-    if (capability > 0 && knobs_.is("attention", "flash4") && capability < 90) {
-      throw bad_input("{}: FlashAttention 4 does not run on {}", name("attention"),
-                      configured_.hw.device.name);
-    }
     // FlashAttention 2 and cuDNN's fused attention begin with Ampere; without them Megatron-Core
     // stores the scores (core/transformer/dot_product_attention.py).
     const std::string engine = knobs_.text("engine").value_or("");
@@ -345,6 +337,7 @@ class Configurer {
       knobs_.set("attention", "eager");
     }
     run_.precision = is_all_narrow() ? "bf16" : knobs_.text("precision").value_or("bf16");
+    if (run_.precision == "half") run_.precision = half_precision(configured_.hw.device);
     run_.dropout = !knobs_.is("dropout", "false");
     run_.flash_attention = !knobs_.is("attention", "eager");
     run_.overlap = !knobs_.is("overlap", "false");

@@ -115,7 +115,8 @@ constexpr RunKnobRow kRows[] = {
     {"update", choice, "step backward", "when parameters are updated: after, or in backward", false,
      "step"},
 
-    {"precision", choice, "fp32 fp16 bf16 fp8 mxfp8 nvfp4", "of products", true},
+    {"precision", choice, "fp32 fp16 bf16 half fp8 mxfp8 nvfp4",
+     "of products; half: bf16, or fp16 on GPUs without it", true},
     {"parameter-dtype", choice, "fp32 bf16", "of the parameters that the optimizer updates"},
     {"loaded-dtype", choice, "fp32 bf16", "of the weights when they are loaded"},
     {"gradient-dtype", choice, "fp32 bf16", "of gradients between microbatches"},

@@ -42,7 +42,7 @@ std::string kernel_of_pytorch(const HardwareProfile& hw) {
   for (const std::string& kernel : order) {
     if (hw.attention_kernels.contains(kernel)) return kernel;
   }
-  return "flash2";
+  return hw.attention_kernel;
 }
 
 }  // namespace
@@ -57,6 +57,7 @@ HardwareProfile hardware_under(const TrainingRun& run, const Stack& stack,
   const bool named = !run.attention.empty();
   std::string kernel = named ? run.attention : stack.attention_kernel;
   if (kernel == "sdpa") kernel = kernel_of_pytorch(hw);
+  if (kernel.empty()) return hw;
   return named || hw.attention_kernels.contains(kernel) ? with_attention_kernel(hw, kernel) : hw;
 }
 

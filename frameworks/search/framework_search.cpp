@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "frameworks/knobs/device_support.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/model/infer_layout.h"
 #include "frameworks/model/max_sequence_length.h"
@@ -16,12 +17,9 @@
 namespace longspan {
 namespace {
 
-// Knobs that every plan has, where the framework can say them.
-constexpr std::pair<const char*, const char*> kCommon[] = {{"precision", "bf16"},
-                                                           {"microbatch", "1"},
-                                                           {"accumulation", "1"},
-                                                           {"adapter", "none"},
-                                                           {"task", "sft"}};
+// Knobs that every plan has, where the framework can say them, besides products in 16 bits.
+constexpr std::pair<const char*, const char*> kCommon[] = {
+    {"microbatch", "1"}, {"accumulation", "1"}, {"adapter", "none"}, {"task", "sft"}};
 
 // What a framework for reinforcement learning adds by default: plans are of one update.
 constexpr const char* kOfLearning[] = {"reference",       "critic",    "reward-model",
@@ -41,6 +39,7 @@ class Space {
     for (const char* knob : kOfLearning) {
       if (!fixed(knob)) knobs.clear(knob);
     }
+    say(knobs, "precision", half_precision(question.hw->device));
     for (const auto& [knob, value] : kCommon) say(knobs, knob, value);
     dimensions_ = framework_.search;
     const bool listed = std::any_of(dimensions_.begin(), dimensions_.end(),

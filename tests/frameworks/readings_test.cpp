@@ -1,0 +1,75 @@
+// Keys that are easily misread, and GPUs that do not have what a config asks for.
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "frameworks/check/check_config.h"
+#include "frameworks/read/read_config.h"
+#include "frameworks/search/framework_search.h"
+#include "frameworks/write/export_plan.h"
+#include "hwprofiles/catalog.h"
+#include "models/catalog.h"
+#include "planner/schedule/registry.h"
+
+using namespace longspan;
+using Catch::Matchers::Contains;
+
+namespace {
+
+ConfigReading read(const std::vector<ConfigText>& files) {
+  return read_config(files, "", [](const std::string&) { return std::optional<std::string>(); });
+}
+ConfigCheck checked(const std::vector<ConfigText>& files, const std::string& hw,
+                    const std::string& model = "llama-3.1-8b") {
+  return check_config(read(files), load_model(model), load_hardware(hw), {});
+}
+ConfigCheck checked_yaml(const std::string& text, const std::string& hw = "8xh100-80g") {
+  return checked({{"train.yaml", text}}, hw);
+}
+bool has_note(const ConfigReading& reading, const std::string& part) {
+  for (const std::string& note : reading.notes) {
+    if (note.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+const std::string kAxolotl = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 8192\n";
+
+}  // namespace
+
+TEST_CASE("attention of PyTorch runs on GPUs without FlashAttention 2", "[frameworks]") {
+  for (const char* attention : {"", "xformers_attention: true\n", "sdp_attention: true\n"}) {
+    for (const char* hw : {"8xv100-32g", "8xt4"}) {
+      CAPTURE(attention, hw);
+      const ConfigCheck check = checked_yaml(kAxolotl + "fp16: true\n" + attention, hw);
+      CHECK(check.configured.run.precision == "fp16");
+    }
+  }
+  // A type that is left to the framework is fp16 there, and bf16 elsewhere.
+  CHECK(checked_yaml(kAxolotl, "8xv100-32g").configured.run.precision == "fp16");
+  CHECK(checked_yaml(kAxolotl).configured.run.precision == "bf16");
+}
+
+TEST_CASE("what a GPU does not have is refused by its key", "[frameworks]") {
+  const auto refusal = [](const std::string& text, const std::string& hw) -> std::string {
+    try {
+      checked({{"train.yaml", kAxolotl + text}}, hw);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK_THAT(refusal("bf16: true\n", "8xv100-32g"), Contains("bf16") && Contains("bfloat16"));
+  const std::string flash = "fp16: true\nbf16: false\nattn_implementation: flash_attention_2\n";
+  CHECK_THAT(refusal(flash, "8xt4"),
+             Contains("attn_implementation") && Contains("FlashAttention 2"));
+  CHECK(refusal(flash, "8xa100-80g").empty());
+  CHECK_THAT(refusal("fp8: true\n", "8xa100-80g"), Contains("FP8"));
+  const std::string mx =
+      "[model]\nname = 'llama3'\nflavor = '8B'\nconverters = ['mx']\n[training]\nseq_len = 8192\n"
+      "local_batch_size = 1\n";
+  CHECK_THROWS_WITH(checked({{"train.toml", mx}}, "8xh100-80g"), Contains("MXFP8"));
+  CHECK_NOTHROW(checked({{"train.toml", mx}}, "8xb200"));
+}
