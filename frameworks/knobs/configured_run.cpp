@@ -10,6 +10,7 @@
 #include "frameworks/files/arithmetic.h"
 #include "frameworks/knobs/device_support.h"
 #include "planner/plan/plan.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan {
 namespace {
@@ -36,6 +37,7 @@ class Configurer {
     choose_devices();
     degrees();
     batch();
+    schedule();
     other_models();
     layers();
     states();
@@ -228,6 +230,23 @@ class Configurer {
       throw bad_input("{}: {} tokens cannot be divided by the {} GPUs of a sequence",
                       name("sequence"), run_.sequence, sequence_ranks);
     }
+  }
+
+  // The closed forms are those of 1F1B, plain and interleaved; any other schedule is simulated.
+  void schedule() {
+    const std::string word = knobs_.text("schedule").value_or("none");
+    const RunDegrees& d = run_.degrees;
+    if (d.pipeline == 1 || word == "none" || word == "1f1b" || word == "interleaved-1f1b") return;
+    try {
+      ScheduleRequest request;
+      request.ranks = static_cast<int32_t>(d.pipeline);
+      request.virtual_stages = static_cast<int32_t>(run_.virtual_stages);
+      request.microbatches = static_cast<int32_t>(run_.global_batch / (*run_.microbatch * d.data));
+      make_schedule(schedule_family(word), request);
+    } catch (const Error& e) {
+      throw bad_input("{}: {}", name("schedule"), e.what());
+    }
+    run_.schedule = word;
   }
 
   // The models besides the trained one, and what a step of reinforcement learning does with all.

@@ -73,3 +73,35 @@ TEST_CASE("what a GPU does not have is refused by its key", "[frameworks]") {
   CHECK_THROWS_WITH(checked({{"train.toml", mx}}, "8xh100-80g"), Contains("MXFP8"));
   CHECK_NOTHROW(checked({{"train.toml", mx}}, "8xb200"));
 }
+
+TEST_CASE("the microbatches in flight follow the named schedule", "[frameworks]") {
+  const auto memory_of = [](const std::string& schedule) {
+    const std::string text =
+        "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nseq_len = 4096\n"
+        "local_batch_size = 32\n[parallelism]\npipeline_parallel_degree = 4\n"
+        "pipeline_parallel_schedule = '" +
+        schedule + "'\n[activation_checkpoint]\nmode = 'full'\n";
+    return checked({{"train.toml", text}}, "8xh100-80g").predicted.needs.memory;
+  };
+  const RunMemory gpipe = memory_of("GPipe"), one = memory_of("1F1B");
+  // All 32 microbatches wait, instead of as many as there are stages.
+  CHECK(gpipe.saved > 4 * one.saved);
+  CHECK(memory_of("LoopedBFS").saved > 4 * one.saved);
+  CHECK(memory_of("ZBVZeroBubble").saved < gpipe.saved / 4);
+  CHECK(memory_of("DualPipeV").saved != memory_of("Interleaved1F1B").saved);
+}
+
+TEST_CASE("every schedule that a framework's key sets is known", "[frameworks]") {
+  for (const std::string& name : framework_names()) {
+    for (const FrameworkKey& key : load_framework(name).keys) {
+      CHECK(key.sets != "schedule");
+      for (const auto& [word, sets] : key.values) {
+        for (const auto& [knob, value] : sets) {
+          if (knob != "schedule" || value == "none") continue;
+          CAPTURE(name, key.key, value);
+          CHECK(find_schedule_family(value) != nullptr);
+        }
+      }
+    }
+  }
+}
