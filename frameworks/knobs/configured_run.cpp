@@ -195,7 +195,15 @@ class Configurer {
       throw bad_input("the config does not say the length of a sequence; give it with --seq");
     }
     int64_t microbatch = std::max<int64_t>(1, of_group("microbatch"));
-    const int64_t accumulation = degree("accumulation");
+    int64_t accumulation = degree("accumulation");
+    if (const int64_t own = knobs_.count_or("rank-batch", 0);
+        own > 0 && !knobs_.has("accumulation")) {
+      accumulation = own / microbatch;
+      if (accumulation == 0) {
+        throw bad_input("{}: {} sequences are fewer than a microbatch has: {}", name("rank-batch"),
+                        own, microbatch);
+      }
+    }
     int64_t batch = knobs_.count_or("batch", 0);
     if (knobs_.is("batch-unit", "prompts")) batch *= degree("responses");
     if (batch == 0 && knobs_.has("batch-tokens")) {

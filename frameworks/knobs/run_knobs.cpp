@@ -48,6 +48,7 @@ constexpr RunKnobRow kRows[] = {
     {"microbatch", count, "", "sequences that a group of GPUs works on at a time", true},
     {"accumulation", count, "", "microbatches of a step", true},
     {"batch", count, "", "sequences of a step, of all GPUs"},
+    {"rank-batch", count, "", "sequences of a step, of a data-parallel rank"},
     {"batch-tokens", count, "", "tokens of a step, of all GPUs"},
     {"task", choice, "sft dpo kto reward rl", "what is trained; dpo and reward see pairs"},
     {"head", choice, "vocabulary value", "what the model gives: logits, or one value a token"},

@@ -105,3 +105,13 @@ TEST_CASE("every schedule that a framework's key sets is known", "[frameworks]")
     }
   }
 }
+
+TEST_CASE("axolotl's batch_size is that of a process", "[frameworks]") {
+  const ConfigCheck check = checked_yaml(kAxolotl + "micro_batch_size: 2\nbatch_size: 10\n");
+  CHECK(check.configured.run.global_batch == 80);
+  CHECK(check.configured.run.microbatch == 2);
+  CHECK_THROWS_WITH(checked_yaml(kAxolotl + "micro_batch_size: 4\nbatch_size: 2\n"),
+                    Contains("batch_size"));
+  CHECK_THROWS_WITH(checked_yaml(kAxolotl + "batch_size: 8\ngradient_accumulation_steps: 4\n"),
+                    Contains("only one of"));
+}
