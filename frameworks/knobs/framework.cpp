@@ -110,6 +110,7 @@ FrameworkKey read_key(const YamlMap& yaml, const std::string& name, const std::s
   }
   if (yaml.has("default")) key.standard = yaml.text("default");
   key.when = read_condition(yaml);
+  if (yaml.has("each")) key.each = yaml.flag("each");
   if (yaml.has("file")) key.file = yaml.text("file");
   if (yaml.has("write")) key.write = yaml.flag("write") && !key.adds;
   yaml.finish();

@@ -29,7 +29,9 @@ struct FrameworkKey {
   std::vector<std::pair<std::string, KnobValues>> values;
   std::optional<std::string> standard;  // the value if the key is missing
   KnobCondition when;
-  std::string file;  // the value is the path of a file of this block
+  bool each = false;  // each item of a list is a value by itself, not the first alone
+  std::string file;  // the value is the path of a file of this block; "own": of the framework's own
+                     // keys; "below": of those below the key
   bool write = true;
   bool own = false;  // not of a block: its default comes before those of blocks
 };

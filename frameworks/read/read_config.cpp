@@ -210,6 +210,7 @@ class ConfigReader {
   void apply(const FrameworkKey& key) {
     const std::optional<std::string> name = present(key);
     if (!holds(key.when, reading_.knobs)) return;
+    if (name && key.each) return apply_each(key);
     if (name && *name != key.key) reading_.written_as[key.key] = *name;
     if (key.sets == "model" && name && !settings_.all().at(*name).unresolved.empty()) {
       reading_.unresolved_model = settings_.unresolved(*name).what();
@@ -224,6 +225,16 @@ class ConfigReader {
       for (const auto& [knob, word] : *of_null) set(knob, word, *name);
     } else if (key.standard) {
       apply_default(key);
+    }
+  }
+
+  // The key's value, or all of a list.
+  void apply_each(const FrameworkKey& key) {
+    for (const auto& [given, setting] : settings_.all()) {
+      const bool of_list = given.starts_with(key.key + ".");
+      if (given != key.key && !of_list) continue;
+      const std::optional<std::string> value = settings_.text(given);
+      if (value) apply_value(key, given, *value);
     }
   }
 
@@ -328,7 +339,12 @@ class ConfigReader {
     defaults_.erase(knob);
   }
 
-  void note_value(const std::string& name, const std::string& value) {
+  void note_value(const std::string& key, const std::string& value) {
+    // An item of a list is named by its value, not by its number.
+    const size_t dot = key.rfind('.');
+    const bool numbered =
+        dot != key.npos && key.find_first_not_of("0123456789", dot + 1) == key.npos;
+    const std::string name = numbered ? key.substr(0, dot) : key;
     reading_.notes.push_back(
         fmt::format("{}: \"{}\" is not known and has no effect on the answer", name, value));
   }

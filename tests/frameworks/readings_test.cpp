@@ -115,3 +115,15 @@ TEST_CASE("axolotl's batch_size is that of a process", "[frameworks]") {
   CHECK_THROWS_WITH(checked_yaml(kAxolotl + "batch_size: 8\ngradient_accumulation_steps: 4\n"),
                     Contains("only one of"));
 }
+
+TEST_CASE("each module that is recomputed is looked at", "[frameworks]") {
+  const std::string flags =
+      "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+      "--num-attention-heads 32 --seq-length 8192 --micro-batch-size 1 --global-batch-size 8 "
+      "--bf16 "
+      "--recompute-granularity selective --recompute-modules core_attn";
+  CHECK_FALSE(has_note(read({{"run.sh", flags}}), "recompute_modules"));
+  const ConfigReading reading = read({{"run.sh", flags + " layernorm mlp"}});
+  CHECK(has_note(reading, "recompute_modules: \"layernorm\""));
+  CHECK(has_note(reading, "recompute_modules: \"mlp\""));
+}
