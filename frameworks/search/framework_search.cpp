@@ -51,12 +51,16 @@ class Space {
 
  private:
   bool fixed(const std::string& knob) const { return question_.given.places.contains(knob); }
+  // Whether the user has given the key: its value stays, even one that sets no knob.
+  bool given(const std::string& key) const {
+    return question_.given.keys.contains(key) || question_.given.written_as.contains(key);
+  }
   // Whether the knobs have the value, after the setting that says it if needed.
   bool say(RunKnobs& knobs, const std::string& knob, const std::string& value) const {
     if (knobs.effective(knob) == value) return true;
     if (fixed(knob)) return false;
     const std::optional<FrameworkSetting> setting = setting_of(framework_, knobs, knob, value);
-    if (!setting) return false;
+    if (!setting || given(setting->key)) return false;
     for (const auto& [changed, word] : setting->sets) {
       if (fixed(changed) && knobs.effective(changed) != word) return false;
     }

@@ -127,3 +127,18 @@ TEST_CASE("each module that is recomputed is looked at", "[frameworks]") {
   CHECK(has_note(reading, "recompute_modules: \"layernorm\""));
   CHECK(has_note(reading, "recompute_modules: \"mlp\""));
 }
+
+TEST_CASE("a key that the user gives stays as given, even one that sets no knob", "[frameworks]") {
+  const ModelSpec model = load_model("qwen3-8b");
+  const HardwareProfile hw = load_hardware("4xh100-80g");
+  const auto longest = [&](const std::vector<std::string>& with) {
+    return longest_on(question_of(load_framework("axolotl"), with, model, hw), 1024);
+  };
+  const auto free = longest({});
+  REQUIRE(free);
+  REQUIRE(free->knobs.is("loss", "fused"));
+  const auto whole = longest({"liger_fused_linear_cross_entropy=false"});
+  REQUIRE(whole);
+  CHECK_FALSE(whole->knobs.is("loss", "fused"));
+  CHECK(whole->sequence() < free->sequence());
+}
