@@ -38,6 +38,7 @@ ModelSpec sized(const RunKnobs& knobs, int64_t vocabulary) {
   model.vocab = (model.vocab + multiple - 1) / multiple * multiple;
   model.max_positions = std::max<int64_t>(1, knobs.count_or("sequence", 4096));
   model.tied_embeddings = knobs.flag("tied");
+  model.qk_norm = gated && knobs.flag("qk-norm");
   return model;
 }
 
@@ -126,6 +127,7 @@ ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPla
   for (const SizeRow& row : kSizes) model.*row.size = own.*row.size;
   model.vocab = own.vocab;
   model.tied_embeddings = own.tied_embeddings;
+  if (knobs.has("qk-norm")) model.qk_norm = own.qk_norm;
   const auto differ = [&](bool is, const std::string& own, const std::string& of_given) {
     if (is) {
       notes.push_back("the config trains " + own + ", while " + given.name + " has " + of_given);
@@ -137,6 +139,9 @@ ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPla
          gate ? "an MLP with a gate" : "an MLP without a gate", gate ? "none" : "one");
   differ(model.kv_heads != given.kv_heads, counted(model.kv_heads, "KV heads"),
          counted(given.kv_heads, "KV heads"));
+  differ(model.qk_norm != given.qk_norm,
+         model.qk_norm ? "norms of queries and keys" : "no norms of queries and keys",
+         given.qk_norm ? "them" : "none");
   differ(model.ffn != given.ffn, counted(model.ffn, "columns in the MLP"),
          counted(given.ffn, "columns"));
   if (own.activation != given.activation) {

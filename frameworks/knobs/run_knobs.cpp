@@ -30,6 +30,7 @@ constexpr RunKnobRow kRows[] = {
     {"vocabulary-multiple", count, "", "the vocabulary is padded to a multiple of it"},
     {"gated", flag, "", "the MLP has a gate (SwiGLU)"},
     {"tied", flag, "", "embedding and head share their weights"},
+    {"qk-norm", flag, "", "queries and keys have norms of their own"},
     {"grouped-heads", flag, "", "key and value heads are fewer, as kv-heads says"},
     {"experts", count, "", "experts of a layer"},
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "frameworks/check/check_config.h"
+#include "frameworks/knobs/configured_model.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/prediction_interval.h"
 #include "frameworks/read/read_config.h"
@@ -22,7 +23,10 @@ std::optional<FrameworkPlan> predicted(const Framework& framework, const RunKnob
                                        const ModelSpec& model, const HardwareProfile& hw,
                                        std::string* refusal) {
   try {
-    FrameworkPlan plan{&framework, knobs, configure(knobs, framework, model, hw, own_name), {}};
+    std::vector<std::string> notes;
+    ModelSpec own = reconcile(knobs, model, own_name, notes);
+    own.vocab = model.vocab;  // padding is the software's own
+    FrameworkPlan plan{&framework, knobs, configure(knobs, framework, own, hw, own_name), {}};
     plan.predicted = predict(plan.configured);
     return plan;
   } catch (const Error& e) {
@@ -47,7 +51,7 @@ std::vector<KnobCost> costs_of(const Framework& framework, const ExportedPlan& e
     RunKnobs with = exported.config.knobs;
     with.set(knob.knob, knob.wanted);
     const std::optional<FrameworkPlan> other = predicted(framework, with, model, hw, nullptr);
-    if (exported.nearest && other) {
+    if (exported.nearest && other && knob.knob != "model") {
       cost.bytes = exported.nearest->predicted.needs.device - other->predicted.needs.device;
       cost.seconds = exported.nearest->predicted.time.step() - other->predicted.time.step();
     }

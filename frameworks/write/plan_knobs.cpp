@@ -34,7 +34,8 @@ KnobValues model_knobs(const ModelSpec& m) {
           {"ffn", std::to_string(m.ffn)},
           {"vocabulary", std::to_string(m.vocab)},
           {"gated", flag(m.activation == Activation::swiglu)},
-          {"tied", flag(m.tied_embeddings)}};
+          {"tied", flag(m.tied_embeddings)},
+          {"qk-norm", flag(m.qk_norm)}};
 }
 
 RunKnobs knobs_of_plan(const Plan& plan) {

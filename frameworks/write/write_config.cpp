@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "frameworks/knobs/configured_model.h"
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/read/read_config.h"
 #include "frameworks/write/format_settings.h"
@@ -19,9 +20,9 @@ constexpr int kMostRounds = 8;
 // the batch or how often gradients accumulate.
 bool is_compared(std::string_view knob) {
   constexpr std::string_view kOther[] = {
-      "engine", "gpus",  "nodes",         "node-gpus", "model",       "layers",
-      "hidden", "heads", "kv-heads",      "head-dim",  "ffn",         "vocabulary",
-      "gated",  "tied",  "grouped-heads", "batch",     "accumulation"};
+      "engine", "gpus",  "nodes",         "node-gpus", "model",        "layers",
+      "hidden", "heads", "kv-heads",      "head-dim",  "ffn",          "vocabulary",
+      "gated",  "tied",  "grouped-heads", "batch",     "accumulation", "qk-norm"};
   return std::find(std::begin(kOther), std::end(kOther), knob) == std::end(kOther);
 }
 
@@ -67,6 +68,7 @@ class ConfigWriter {
       // An empty value is what the library takes by itself.
       if (wanted != said && !said.empty()) written.unsaid.push_back({row.name, wanted, said});
     }
+    compare_models(written);
     written.settings.assign(settings_.begin(), settings_.end());
     return written;
   }
@@ -85,6 +87,41 @@ class ConfigWriter {
     if (value == setting->value) return false;
     value = setting->value;
     return true;
+  }
+
+  // The model that the files train, where they say one, against the one that is wanted.
+  void compare_models(WrittenConfig& written) const {
+    const auto says = [](const std::string& knob) { return knob == "model" || knob == "layers"; };
+    const bool in_script =
+        std::none_of(framework_.keys.begin(), framework_.keys.end(), [&](const FrameworkKey& key) {
+          const bool is_written =
+              key.write || std::any_of(framework_.writes.begin(), framework_.writes.end(),
+                                       [&](const auto& write) { return write.key == key.key; });
+          if (!is_written) return false;
+          return says(key.sets) ||
+                 std::any_of(key.values.begin(), key.values.end(), [&](const auto& entry) {
+                   return std::any_of(entry.second.begin(), entry.second.end(),
+                                      [&](const auto& set) { return says(set.first); });
+                 });
+        });
+    if (in_script) return;
+    std::optional<ModelSpec> own;
+    try {
+      own = model_of(written.knobs, framework_);
+    } catch (const Error&) {
+      return;  // a name that only the framework can load
+    }
+    if (!own) {
+      written.unsaid.push_back({"model", wanted_.effective("model"), "none"});
+      return;
+    }
+    if (!own->uniform()) return;
+    for (const auto& [knob, value] : model_knobs(*own)) {
+      // The vocabulary is padded, and the name is its own.
+      if (knob == "model" || knob == "vocabulary" || !wanted_.has(knob)) continue;
+      const std::string wanted = wanted_.effective(knob);
+      if (wanted != value) written.unsaid.push_back({knob, wanted, value});
+    }
   }
 
   std::vector<ConfigText> files() const {

@@ -142,3 +142,29 @@ TEST_CASE("a key that the user gives stays as given, even one that sets no knob"
   CHECK_FALSE(whole->knobs.is("loss", "fused"));
   CHECK(whole->sequence() < free->sequence());
 }
+
+TEST_CASE("an export lists where its model is not the plan's", "[frameworks]") {
+  const HardwareProfile hw = load_hardware("8xh200");
+  const ModelSpec model = load_model("qwen3-32b");
+  const auto unsaid = [&](const std::string& name) {
+    const auto plan = fastest_on(question_of(load_framework(name), {}, model, hw), 4096);
+    REQUIRE(plan);
+    const ExportedPlan exported = export_settings(*plan);
+    std::string knobs;
+    for (const KnobCost& cost : exported.unsaid) knobs += cost.knob.knob + " ";
+    // What the README predicts is what check says of the files.
+    std::vector<ConfigText> files = exported.config.files;
+    ConfigReading reading =
+        read_config(files, name, [](const std::string&) { return std::nullopt; });
+    if (const auto own = model_of(reading.knobs, *reading.framework); own && exported.nearest) {
+      const ConfigCheck check = check_config(reading, *own, hw, {});
+      CHECK(check.predicted.needs.device ==
+            Approx(exported.nearest->predicted.needs.device).epsilon(0.002));
+    }
+    return knobs;
+  };
+  CHECK_THAT(unsaid("gpt-neox"), Contains("head-dim"));
+  CHECK_THAT(unsaid("torchtune"), Contains("model"));
+  CHECK_THAT(unsaid("megatron-lm"), !Contains("head-dim") && !Contains("qk-norm"));
+  CHECK_THAT(unsaid("megatron-bridge"), !Contains("qk-norm"));
+}
