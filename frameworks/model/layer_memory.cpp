@@ -64,7 +64,9 @@ LayerBytes saved_bytes(const ModelSpec& m, const Stack& stack, const LayerShape&
   const double outputs = bytes * (rows * (a + 2 * g + w) + 2 * between * d);
   // Products below 16 bits that are run again keep nothing.
   const double kept_low =
-      (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value);
+      stack.selective_products.value < 1
+          ? (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value)
+          : 1;
   s.chosen = s.input + bytes * rows * a + s.scores +
              (shape.precision.speed > 1 ? kept_low : 1) * stack.selective_kept.value * outputs;
   return s;

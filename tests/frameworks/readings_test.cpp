@@ -168,3 +168,17 @@ TEST_CASE("an export lists where its model is not the plan's", "[frameworks]") {
   CHECK_THAT(unsaid("megatron-lm"), !Contains("head-dim") && !Contains("qk-norm"));
   CHECK_THAT(unsaid("megatron-bridge"), !Contains("qk-norm"));
 }
+
+TEST_CASE("axolotl's selective checkpointing saves attention's output", "[frameworks]") {
+  const std::string full = kAxolotl + "gradient_checkpointing: true\n";
+  const ConfigCheck none = checked_yaml(kAxolotl), all = checked_yaml(full),
+                    some = checked_yaml(full + "selective_checkpointing: true\n");
+  const auto saved = [](const ConfigCheck& c) { return c.predicted.needs.memory.saved; };
+  const auto compute = [](const ConfigCheck& c) { return c.predicted.time.compute; };
+  CHECK(saved(some) > saved(all));
+  CHECK(saved(some) < 0.3 * saved(none));
+  CHECK(compute(some) < compute(all));
+  CHECK(compute(some) > compute(none));
+  // Without checkpointing there is nothing that it changes.
+  CHECK(saved(checked_yaml(kAxolotl + "selective_checkpointing: true\n")) == saved(none));
+}
