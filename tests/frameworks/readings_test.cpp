@@ -182,3 +182,18 @@ TEST_CASE("axolotl's selective checkpointing saves attention's output", "[framew
   // Without checkpointing there is nothing that it changes.
   CHECK(saved(checked_yaml(kAxolotl + "selective_checkpointing: true\n")) == saved(none));
 }
+
+TEST_CASE("a file that a key of another file names is read where the key says", "[frameworks]") {
+  const std::string run =
+      "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path meta-llama/Llama-3.1-8B "
+      "--block_size 4096 --per_device_train_batch_size 1 --bf16 --gradient_checkpointing true "
+      "--fsdp \"full_shard auto_wrap\" --fsdp_config ";
+  const std::string json = R"({"fsdp_transformer_layer_cls_to_wrap":["LlamaDecoderLayer"],)"
+                           R"("fsdp_offload_params":true})";
+  const ConfigReading apart = read({{"run.sh", run + "conf/fsdp.json"}, {"fsdp.json", json}});
+  CHECK(apart.framework->name == "transformers");
+  CHECK(apart.knobs.is("parameters", "host"));
+  CHECK(apart.unknown.empty());
+  const ConfigReading within = read({{"run.sh", run + "'" + json + "'"}});
+  CHECK(within.knobs.is("parameters", "host"));
+}
