@@ -80,6 +80,7 @@ class ConfigReader {
       reading_.default_keys[knob] = taken.taken.key;
       if (find_run_knob(knob)->matters) reading_.defaults.push_back(taken.taken);
     }
+    note_compiled();
     find_unknown();
     expect_settings();
     for (const auto& [key, setting] : settings_.all()) reading_.keys.insert(key);
@@ -347,6 +348,18 @@ class ConfigReader {
     const std::string name = numbered ? key.substr(0, dot) : key;
     reading_.notes.push_back(
         fmt::format("{}: \"{}\" is not known and has no effect on the answer", name, value));
+  }
+
+  // Where no stack of the framework is of compiled layers, what they gain is not known.
+  void note_compiled() {
+    const auto place = reading_.places.find("compile");
+    if (!reading_.knobs.flag("compile") || place == reading_.places.end()) return;
+    const bool known =
+        std::any_of(framework_.stacks.begin(), framework_.stacks.end(),
+                    [](const auto& entry) { return entry.first.contains("compile"); });
+    if (known) return;
+    reading_.notes.push_back(place->second +
+                             ": layers are predicted as they run without torch.compile");
   }
 
   // The key as its file has it: a file of a part stands below the part's place.

@@ -197,3 +197,8 @@ TEST_CASE("a file that a key of another file names is read where the key says", 
   const ConfigReading within = read({{"run.sh", run + "'" + json + "'"}});
   CHECK(within.knobs.is("parameters", "host"));
 }
+
+TEST_CASE("what compiled layers gain is said to be unknown", "[frameworks]") {
+  CHECK(has_note(read({{"a.yaml", kAxolotl + "torch_compile: true\n"}}), "torch_compile"));
+  CHECK_FALSE(has_note(read({{"a.yaml", kAxolotl + "torch_compile: false\n"}}), "torch_compile"));
+}
