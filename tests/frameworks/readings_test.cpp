@@ -202,3 +202,18 @@ TEST_CASE("what compiled layers gain is said to be unknown", "[frameworks]") {
   CHECK(has_note(read({{"a.yaml", kAxolotl + "torch_compile: true\n"}}), "torch_compile"));
   CHECK_FALSE(has_note(read({{"a.yaml", kAxolotl + "torch_compile: false\n"}}), "torch_compile"));
 }
+
+TEST_CASE("Liger's kernels are those of layers in LLaMA-Factory, too", "[frameworks]") {
+  const std::string base =
+      "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 8192\n"
+      "bf16: true\ndeepspeed: ds_z3_config.json\nstage: ";
+  const auto seconds = [&](const std::string& stage) {
+    const ConfigCheck without = checked_yaml(base + stage + "\nenable_liger_kernel: false\n");
+    const ConfigCheck with = checked_yaml(base + stage + "\nenable_liger_kernel: true\n");
+    return std::pair(without.predicted.time.step(), with.predicted.time.step());
+  };
+  for (const char* stage : {"sft", "dpo"}) {
+    const auto [without, with] = seconds(stage);
+    CHECK(with < 0.98 * without);
+  }
+}
