@@ -135,6 +135,10 @@ class Configurer {
       throw bad_input("{}: {} {} cannot be divided by {}", name(knob), heads, what, ranks);
     };
     divides("tensor", d.tensor, configured_.model.heads, "query heads");
+    const int64_t hidden = knobs_.count_or("hidden", 0);
+    if (!knobs_.has("head-dim")) {
+      divides("heads", std::max<int64_t>(1, knobs_.count_or("heads", 1)), hidden, "columns");
+    }
     const bool by_kind = knobs_.has("context") && kind == "ulysses";
     divides(by_kind ? "context" : "ulysses", d.ulysses, configured_.model.heads / d.tensor,
             "query heads");
@@ -312,6 +316,7 @@ class Configurer {
   }
 
   void layers() {
+    stage_layers();
     const std::string recompute = knobs_.text("recompute").value_or("none");
     run_.recompute = recompute == "full"        ? Recompute::full
                      : recompute == "selective" ? Recompute::selective
@@ -330,6 +335,24 @@ class Configurer {
     run_.tiled_mlp = knobs_.is("mlp", "tiled");
     run_.tiled_loss = knobs_.is("loss", "tiled") || knobs_.is("loss", "fused");
     if (knobs_.is("loss", "tiled")) run_.loss_tiles = knobs_.count_or("loss-tiles", 0);
+  }
+
+  // Stages of which the first or the last has layers of its own number; the others share the rest.
+  void stage_layers() {
+    const int64_t stages = run_.degrees.pipeline, all = configured_.model.layers;
+    const int64_t first = knobs_.count_or("first-stage-layers", 0);
+    const int64_t last = knobs_.count_or("last-stage-layers", 0);
+    if (stages == 1 || (first == 0 && last == 0)) return;
+    const int64_t others = stages - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
+    const int64_t rest = all - first - last;
+    if (rest < 0 || (others == 0 ? rest > 0 : rest % others != 0)) {
+      throw bad_input("{}: the other {} of {} layers cannot be divided by {} stages",
+                      name(first > 0 ? "first-stage-layers" : "last-stage-layers"), rest, all,
+                      others);
+    }
+    run_.stage_layers.assign(static_cast<size_t>(stages), others > 0 ? rest / others : 0);
+    if (first > 0) run_.stage_layers.front() = first;
+    if (last > 0) run_.stage_layers.back() = last;
   }
 
   void states() {

@@ -217,3 +217,52 @@ TEST_CASE("Liger's kernels are those of layers in LLaMA-Factory, too", "[framewo
     CHECK(with < 0.98 * without);
   }
 }
+
+TEST_CASE("configs that the software refuses are refused", "[frameworks]") {
+  const std::string run =
+      "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --seq-length 4096 "
+      "--micro-batch-size 1 --global-batch-size 64 --bf16 "
+      "--tensor-model-parallel-size 2 --hidden-size 4096 ";
+  const auto check = [&](const std::string& flags) {
+    const ConfigReading reading = read({{"run.sh", run + flags}});
+    return check_config(reading, *model_of(reading.knobs, *reading.framework),
+                        load_hardware("2x8xh100-80g"), {});
+  };
+  const std::string deep =
+      "--num-attention-heads 32 --pipeline-model-parallel-size 8 --num-layers ";
+  CHECK_THROWS_WITH(check(deep + "126"), Contains("Number of layers"));
+  CHECK_NOTHROW(check(deep + "126 --account-for-embedding-in-pipeline-split "
+                             "--account-for-loss-in-pipeline-split"));
+  CHECK_THROWS_WITH(check(deep + "126 --account-for-loss-in-pipeline-split"),
+                    Contains("Number of"));
+  const ConfigCheck uneven = check(deep +
+                                   "126 --decoder-first-pipeline-num-layers 15 "
+                                   "--decoder-last-pipeline-num-layers 15");
+  CHECK(uneven.configured.run.stage_layers == std::vector<int64_t>{15, 16, 16, 16, 16, 16, 16, 15});
+  CHECK_THROWS_WITH(check(deep + "126 --decoder-first-pipeline-num-layers 15"),
+                    Contains("decoder-first-pipeline-num-layers"));
+  CHECK_THROWS_WITH(check("--num-layers 32 --num-attention-heads 30"),
+                    Contains("num-attention-heads") && Contains("4096"));
+}
+
+TEST_CASE("DeepSpeed's three batch sizes must agree", "[frameworks]") {
+  const auto check = [](const std::string& sizes) {
+    return check_config(
+        read({{"ds.json",
+               R"({"zero_optimization":{"stage":3},"bf16":{"enabled":true},)" + sizes + "}"}}),
+        load_model("llama-3.1-8b"), load_hardware("8xh100-80g"), {.sequence = 4096});
+  };
+  const std::string micro = R"("train_micro_batch_size_per_gpu":1)";
+  CHECK_THROWS_WITH(check(micro + R"(,"gradient_accumulation_steps":2,"train_batch_size":32)"),
+                    Contains("train_batch_size"));
+  CHECK_NOTHROW(check(micro + R"(,"gradient_accumulation_steps":2,"train_batch_size":16)"));
+  CHECK(check(micro + R"(,"train_batch_size":32)").configured.run.global_batch == 32);
+}
+
+TEST_CASE("LLaMA-Factory's context parallelism is Megatron's", "[frameworks]") {
+  const std::string text =
+      "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: full\n"
+      "cutoff_len: 8192\ncontext_parallel_size: 4\n";
+  CHECK(has_note(read({{"a.yaml", text}}), "context_parallel_size"));
+  CHECK_FALSE(has_note(read({{"a.yaml", text + "use_mca: true\n"}}), "context_parallel_size"));
+}
