@@ -72,7 +72,7 @@ ModelSpec model_for(const CheckFlags& flags, ConfigReading& reading) {
     }
   } catch (const Error& e) {
     if (!reading.knobs.has("model")) throw;
-    throw bad_input("{}: {}; {}", places_of(reading)("model"), e.what(), hint);
+    throw bad_input("{}: {}", places_of(reading)("model"), e.what());
   }
   if (!reading.unresolved_model.empty()) {
     throw bad_input("{}; {}", reading.unresolved_model, hint);

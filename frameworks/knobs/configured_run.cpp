@@ -55,7 +55,9 @@ class Configurer {
   void refuse_unknown_kinds() const {
     if (const std::string adapter = knobs_.text("adapter").value_or("none"); adapter != "none") {
       throw bad_input("{}: {} is not predicted, only training of all parameters", name("adapter"),
-                      adapter == "lora" ? "LoRA" : "QLoRA");
+                      adapter == "lora"    ? "LoRA"
+                      : adapter == "qlora" ? "QLoRA"
+                                           : "training of a few layers");
     }
     if (knobs_.count_or("experts", 0) > 1 || knobs_.count_or("expert", 1) > 1) {
       throw bad_input("{}: mixtures of experts are not predicted",
@@ -186,9 +188,6 @@ class Configurer {
     if (run_.sequence > kMostTokens || knobs_.count_or("microbatch", 1) > kMostSequences) {
       throw bad_input("{}: expected at most {} tokens, and {} sequences in a microbatch",
                       name("sequence"), kMostTokens, kMostSequences);
-    }
-    for (const char* knob : {"microbatch", "accumulation"}) {
-      if (knobs_.is(knob, "0")) throw bad_input("{}: expected a number >= 1, got 0", name(knob));
     }
     const ModelSpec& m = configured_.model;
     if (!has_positions(m, run_.sequence)) {

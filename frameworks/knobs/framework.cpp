@@ -287,7 +287,10 @@ const Framework& load_framework(const std::string& name) {
     return *loaded.emplace(name, std::make_unique<const Framework>(read_framework(yaml)))
                 .first->second;
   }
-  throw bad_input("framework \"{}\": unknown{}", name, nearest_hint(name, framework_names()));
+  std::string names;
+  for (const std::string& known : framework_names()) names += (names.empty() ? "" : ", ") + known;
+  throw bad_input("framework \"{}\": unknown{}; known: {}", name,
+                  nearest_hint(name, framework_names()), names);
 }
 
 bool knows(const Framework& framework, std::string_view key) {

@@ -100,7 +100,7 @@ std::vector<std::string> framework_names();
 /// Those whose files can be written, not only read.
 std::vector<std::string> written_framework_names();
 
-/// Throws bad_input for an unknown name, with the nearest known ones.
+/// Throws bad_input for an unknown name, with the known ones.
 const Framework& load_framework(const std::string& name);
 
 /// Whether the framework has such a key, with an effect or without.

@@ -46,8 +46,8 @@ constexpr RunKnobRow kRows[] = {
      "false"},
     {"padding", flag, "", "short sequences are padded to the longest of a microbatch", false,
      "true"},
-    {"microbatch", count, "", "sequences that a group of GPUs works on at a time", true},
-    {"accumulation", count, "", "microbatches of a step", true},
+    {"microbatch", count, "", "sequences that a group of GPUs works on at a time", true, "", 1},
+    {"accumulation", count, "", "microbatches of a step", true, "", 1},
     {"batch", count, "", "sequences of a step, of all GPUs"},
     {"rank-batch", count, "", "sequences of a step, of a data-parallel rank"},
     {"batch-tokens", count, "", "tokens of a step, of all GPUs"},
@@ -148,8 +148,8 @@ constexpr RunKnobRow kRows[] = {
      "false"},
     {"bucket", count, "", "elements of a bucket of gradients"},
     {"live-parameters", count, "", "parameters that ZeRO 3 gathers ahead of use"},
-    {"adapter", choice, "none lora qlora", "what is trained: all parameters, or adapters", false,
-     "none"},
+    {"adapter", choice, "none lora qlora frozen",
+     "what is trained: all parameters, adapters, or few layers (frozen)", false, "none"},
     {"rollout-share", share, "", "share of a GPU's memory that a rollout engine holds"},
 };
 
@@ -173,7 +173,7 @@ std::optional<int64_t> parse_count(const std::string& value) {
 std::string expected_of(const RunKnobRow& row) {
   switch (row.kind) {
     case count:
-      return "a whole number >= 0";
+      return fmt::format("a whole number >= {}", row.least);
     case share:
       return "a number from 0 to 1";
     case flag:
@@ -188,8 +188,10 @@ std::string expected_of(const RunKnobRow& row) {
 
 bool allows(const RunKnobRow& row, const std::string& value) {
   switch (row.kind) {
-    case count:
-      return parse_count(value).has_value();
+    case count: {
+      const std::optional<int64_t> number = parse_count(value);
+      return number && *number >= row.least;
+    }
     case share: {
       const std::optional<double> number = parse_number(value);
       return number && *number >= 0 && *number <= 1;

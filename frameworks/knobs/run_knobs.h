@@ -16,7 +16,7 @@
 namespace longspan {
 
 enum class RunKnobKind : uint8_t {
-  count,   // a whole number >= 0
+  count,   // a whole number, of at least the row's `least`
   share,   // a number in [0, 1]
   flag,    // true or false
   choice,  // one of the row's words
@@ -31,6 +31,7 @@ struct RunKnobRow {
   /// Whether an answer says which value was taken where a config leaves it out.
   bool matters = false;
   const char* unset = "";  // the value that a knob without one stands for; empty: none
+  int64_t least = 0;       // of a count
 };
 
 /// All knobs, in the order in which answers list them.

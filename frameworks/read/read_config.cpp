@@ -253,8 +253,9 @@ class ConfigReader {
       case RunKnobKind::count: {
         int64_t count = *settings_.whole(name);
         if (key.adds) count += reading_.knobs.count_or(key.sets, 0);
-        if (count < 0) {
-          throw settings_.error(name, fmt::format("expected a whole number >= 0, got {}", count));
+        if (count < row.least) {
+          throw settings_.error(
+              name, fmt::format("expected a whole number >= {}, got {}", row.least, count));
         }
         set(key.sets, std::to_string(count), name);
         break;

@@ -266,3 +266,15 @@ TEST_CASE("LLaMA-Factory's context parallelism is Megatron's", "[frameworks]") {
   CHECK(has_note(read({{"a.yaml", text}}), "context_parallel_size"));
   CHECK_FALSE(has_note(read({{"a.yaml", text + "use_mca: true\n"}}), "context_parallel_size"));
 }
+
+TEST_CASE("refusals say what is wrong", "[frameworks]") {
+  CHECK_THROWS_WITH(load_framework("foo"), Contains("axolotl") && Contains("xtuner"));
+  for (const char* count : {"0", "-1"}) {
+    CHECK_THROWS_WITH(read({{"a.yaml", kAxolotl + "micro_batch_size: " + count}}),
+                      Contains("micro_batch_size") && Contains(">= 1"));
+  }
+  const std::string frozen =
+      "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: freeze\n"
+      "cutoff_len: 8192\n";
+  CHECK_THROWS_WITH(checked_yaml(frozen), Contains("few layers") && !Contains("LoRA"));
+}
