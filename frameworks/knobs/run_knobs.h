@@ -70,6 +70,13 @@ class RunKnobs {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
+/// Knobs by which the ends of a model count as layers when stages are cut, and whether they have
+/// to: layers alone do not divide.
+constexpr const char* kEndLayers[] = {"embedding-layer", "loss-layer"};
+constexpr bool ends_are_layers(int64_t layers, int64_t stages) {
+  return stages > 1 && layers % stages != 0 && (layers + 2) % stages == 0;
+}
+
 /// A condition on knobs: each knob has one of its values. "unset" is the value of a knob that is
 /// not set, ">1" any count above 1. An empty condition always holds.
 using KnobCondition = std::map<std::string, std::vector<std::string>>;

@@ -78,7 +78,11 @@ class Space {
   }
   void enumerate(const RunKnobs& knobs, size_t at) {
     if (at == dimensions_.size()) {
-      if (seen_.insert(knobs.all()).second) all_.push_back(knobs);
+      RunKnobs whole = knobs;
+      if (ends_are_layers(question_.model->layers, knobs.count_or("pipeline", 1))) {
+        for (const char* end : kEndLayers) say(whole, end, "true");
+      }
+      if (seen_.insert(whole.all()).second) all_.push_back(whole);
       return;
     }
     const auto& [knob, listed] = dimensions_[at];

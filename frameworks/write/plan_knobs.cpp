@@ -67,6 +67,9 @@ RunKnobs knobs_of_plan(const Plan& plan) {
     knobs.set("schedule", std::string(p.pipeline.schedule));
     knobs.set("virtual-stages", p.pipeline.virtual_stages);
   }
+  if (ends_are_layers(plan.model.layers, p.pipeline.stages)) {
+    for (const char* end : kEndLayers) knobs.set(end, "true");
+  }
   knobs.set("zero", p.zero);
   const std::string recompute = recompute_of(s);
   knobs.set("recompute", recompute);

@@ -245,6 +245,18 @@ TEST_CASE("configs that the software refuses are refused", "[frameworks]") {
                     Contains("num-attention-heads") && Contains("4096"));
 }
 
+TEST_CASE("a search counts the ends of a model as layers where stages need it", "[frameworks]") {
+  const ModelSpec model = load_model("llama-3.1-405b");
+  const HardwareProfile hw = load_hardware("16x8xh200");
+  const std::vector<std::string> with = {"pipeline_model_parallel_size=8",
+                                         "tensor_model_parallel_size=8"};
+  const auto plan = fastest_on(question_of(load_framework("megatron-lm"), with, model, hw), 8192);
+  REQUIRE(plan);
+  CHECK(plan->knobs.flag("embedding-layer"));
+  CHECK(export_settings(*plan).config.files[0].text.find("account-for-loss-in-pipeline-split") !=
+        std::string::npos);
+}
+
 TEST_CASE("DeepSpeed's three batch sizes must agree", "[frameworks]") {
   const auto check = [](const std::string& sizes) {
     return check_config(

@@ -43,6 +43,9 @@ RunKnobs knobs_of(const PublishedCase& c, const ModelSpec& model, const Hardware
   knobs.set("precision", c.precision);
   knobs.set("tensor", c.degrees.tensor);
   knobs.set("pipeline", c.degrees.pipeline);
+  if (ends_are_layers(model.layers, c.degrees.pipeline)) {
+    for (const char* end : kEndLayers) knobs.set(end, "true");
+  }
   knobs.set("ulysses", c.degrees.ulysses);
   if (c.degrees.all_gather > 1 || c.degrees.ring > 1) {
     knobs.set("context", c.degrees.all_gather * c.degrees.ring);
