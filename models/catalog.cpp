@@ -6,6 +6,7 @@
 #include "base/embedded.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "models/model_kind.h"
 
 namespace longspan {
 
@@ -94,6 +95,9 @@ ModelSpec load_model(const std::string& reference) {
   if (const EmbeddedFile* file = find_in_catalog(reference)) return read_model(parsed(*file));
   // The owner of a repository is no part of the name.
   const std::string name = reference.substr(reference.rfind('/') + 1);
+  if (const std::string kind = kind_by_name(name); !kind.empty()) {
+    throw bad_input("model \"{}\"{} is not predicted", reference, kind);
+  }
   throw bad_input(
       "model \"{}\": neither a catalog name nor a file; give its config.json, or a name of "
       "`longspan models list`{}",

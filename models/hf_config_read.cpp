@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/catalog.h"
+#include "models/model_kind.h"
 
 namespace longspan {
 namespace {
@@ -128,21 +129,6 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> pa
                      [&](const char* part) { return text.find(part) != std::string::npos; });
 }
 
-// The reason why an unknown architecture cannot be treated as a known one.
-std::string kind_of(const std::string& name) {
-  if (contains_any(name,
-                   {"Moe", "MoE", "moe", "Mixtral", "Deepseek", "DeepSeek", "GptOss", "Dbrx"})) {
-    return " is a mixture of experts, which";
-  }
-  if (contains_any(name, {"Mamba", "Rwkv", "Jamba", "Zamba", "RecurrentGemma"})) {
-    return " is a state-space or recurrent model, which";
-  }
-  if (contains_any(name, {"T5", "Bart", "Pegasus", "Whisper", "Marian", "EncoderDecoder"})) {
-    return " is an encoder-decoder, which";
-  }
-  return "";
-}
-
 // The name of the architecture: the `architectures` entry, or its substitute.
 std::string architecture_of(const Fields& config) {
   if (config.has("architectures")) {
@@ -175,7 +161,7 @@ const Family& family_of(const Fields& config) {
     known += (known.empty() ? "" : ", ") + std::string(family.architecture);
   }
   throw config.error("architectures", fmt::format("{}{} is not supported; expected one of {}", name,
-                                                  kind_of(name), known));
+                                                  kind_by_name(name), known));
 }
 
 // Features that change the arithmetic of any family and that no field of ModelSpec describes.

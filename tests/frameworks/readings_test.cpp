@@ -279,6 +279,10 @@ TEST_CASE("LLaMA-Factory's context parallelism is Megatron's", "[frameworks]") {
   CHECK_FALSE(has_note(read({{"a.yaml", text + "use_mca: true\n"}}), "context_parallel_size"));
 }
 
+TEST_CASE("mixtures of experts are refused by their name", "[frameworks]") {
+  CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x7B-v0.1"), Contains("mixture of experts"));
+}
+
 TEST_CASE("refusals say what is wrong", "[frameworks]") {
   CHECK_THROWS_WITH(load_framework("foo"), Contains("axolotl") && Contains("xtuner"));
   for (const char* count : {"0", "-1"}) {
