@@ -153,6 +153,7 @@ Json check_json(const std::vector<std::string>& files, const ConfigReading& read
           {"mfu", check.mfu},
           {"mfu_full_attention", check.mfu_full},
           {"longest_sequence_tokens", check.longest_sequence},
+          {"longest_fitting_tokens", check.longest_fitting},
           {"measured", check.speed ? speed_json(*check.speed) : Json()},
           {"changes", changes},
           {"defaults", defaults},

@@ -263,7 +263,11 @@ void print_lengths(const ConfigCheck& check) {
                             format_tokens(sequence))
               : "";
   if (check.longest_sequence > 0) {
-    say("  longest    {} tokens with this config{}\n", check.longest_sequence, full);
+    const std::string risk = check.longest_fitting == 0 ? ", at risk at any length"
+                             : check.longest_fitting < check.longest_sequence
+                                 ? fmt::format(", at risk above {}", check.longest_fitting)
+                                 : "";
+    say("  longest    {} tokens with this config{}{}\n", check.longest_sequence, risk, full);
   } else {
     say("  longest    no length fits{}\n", full);
   }

@@ -1,6 +1,7 @@
 #include "frameworks/check/check_config.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -239,23 +240,31 @@ class Checker {
     const ConfiguredRun& c = check_.configured;
     const HardwareProfile under = hardware_under(c.run, c.stack, c.hw);
     const double spare = std::max(reserve(), c.stack.spare_bytes.value);
+    const auto needs_of = [&](int64_t tokens) {
+      return needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
+    };
+    const auto surely_fits = [&](int64_t tokens) {
+      return has_positions(model_, tokens) &&
+             verdict_of(needs_of(tokens), c.hw, memory_range(), reserve()) == Fit::fits;
+    };
     // At least every length of which the verdict is that it fits.
     const auto fits = [&](int64_t tokens) {
-      if (!has_positions(model_, tokens)) return false;
-      const RunNeeds needs = needs_at(check_.predicted.run, tokens, c.model, under, c.stack);
-      return needs.fit(c.hw, 1, spare) ||
-             verdict_of(needs, c.hw, memory_range(), reserve()) == Fit::fits;
+      return has_positions(model_, tokens) &&
+             (needs_of(tokens).fit(c.hw, 1, spare) || surely_fits(tokens));
     };
-    const int64_t coarse = granularity_of(c.run), fine = std::max<int64_t>(1, coarse / 16);
+    check_.longest_sequence = longest_with(fits);
+    check_.longest_fitting = longest_with(surely_fits);
+  }
+  // The longest sequence, of the lengths that the run can have and the config's own.
+  int64_t longest_with(const std::function<bool(int64_t)>& fits) const {
+    const TrainingRun& run = check_.configured.run;
+    const int64_t coarse = granularity_of(run), fine = std::max<int64_t>(1, coarse / 16);
     int64_t longest = longest_multiple(coarse, 1000, fits);
-    if (longest < 16 * coarse && c.run.chunk_tokens == 0) {
+    if (longest < 16 * coarse && run.chunk_tokens == 0) {
       longest = longest_multiple(fine, 1000, fits);
     }
     const int64_t checked = check_.predicted.run.sequence;
-    if (fits(checked) || check_.predicted.needs.fit(c.hw, 1, reserve())) {
-      longest = std::max(longest, checked);
-    }
-    check_.longest_sequence = longest;
+    return fits(checked) ? std::max(longest, checked) : longest;
   }
 
   // The run of the config with changed keys, asked in the same way.

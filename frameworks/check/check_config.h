@@ -78,7 +78,8 @@ struct ConfigCheck {
   bool uses_host = false;  // states or activations wait in host memory
   double tokens_per_second_per_gpu = 0;
   double mfu = 0, mfu_full = 0;  // causal attention; all pairs counted, as most frameworks do
-  int64_t longest_sequence = 0;  // 0: not even the shortest
+  int64_t longest_sequence = 0;  // by the prediction itself; 0: not even the shortest
+  int64_t longest_fitting = 0;   // of which the verdict is that it fits; above, it is at risk
   std::vector<ProposedChange> changes;
   std::optional<SpeedVerdict> speed;  // of a measured one
 };

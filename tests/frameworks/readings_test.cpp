@@ -279,6 +279,19 @@ TEST_CASE("LLaMA-Factory's context parallelism is Megatron's", "[frameworks]") {
   CHECK_FALSE(has_note(read({{"a.yaml", text + "use_mca: true\n"}}), "context_parallel_size"));
 }
 
+TEST_CASE("the longest sequence does not depend on the one that is checked", "[frameworks]") {
+  const std::string base = "base_model: meta-llama/Llama-3.1-8B\ngradient_checkpointing: true\n";
+  const ConfigCheck short_one = checked_yaml(base + "sequence_len: 4096\n");
+  const int64_t longest = short_one.longest_sequence, fitting = short_one.longest_fitting;
+  CHECK(fitting < longest);
+  for (const int64_t length : {fitting, (fitting + longest) / 2 / 512 * 512, 2 * longest}) {
+    const ConfigCheck check = checked_yaml(base + fmt::format("sequence_len: {}\n", length));
+    CHECK(check.longest_sequence == longest);
+    CHECK(check.longest_fitting == fitting);
+    CHECK((check.fit == Fit::fits) == (length <= fitting));
+  }
+}
+
 TEST_CASE("mixtures of experts are refused by their name", "[frameworks]") {
   CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x7B-v0.1"), Contains("mixture of experts"));
 }
