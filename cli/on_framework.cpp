@@ -238,7 +238,7 @@ std::string run_text(const TrainingRun& run) {
   const RunOffload& away = run.offload;
   std::string host, files;
   for (const auto& [name, shares, in_files] :
-       {std::tuple("checkpoints", &away.checkpoints, false),
+       {std::tuple("checkpoints", &away.checkpoints, away.checkpoints_in_files),
         {"optimizer", &away.optimizer, away.optimizer_in_files},
         {"parameters", &away.parameters, away.parameters_in_files}}) {
     if (shares->empty()) continue;

@@ -38,8 +38,8 @@ struct RunOffload {
   std::vector<double> checkpoints, parameters, gradients, optimizer;
   /// Shares of all that layers keep, in runs that name a schedule.
   std::vector<double> activations = {};
-  /// Whether the shares of parameters and of the optimizer are in files, not in host memory.
-  bool parameters_in_files = false, optimizer_in_files = false;
+  /// Whether the shares of these are in files, not in host memory.
+  bool parameters_in_files = false, optimizer_in_files = false, checkpoints_in_files = false;
   bool operator==(const RunOffload&) const = default;
 };
 

@@ -368,7 +368,8 @@ class Configurer {
     run_.offload.gradients = all_of(knobs_, "gradients", share);
     run_.offload.parameters_in_files = knobs_.is("parameters", "nvme");
     run_.offload.optimizer_in_files = knobs_.is("optimizer-states", "nvme");
-    for (const char* knob : {"parameters", "optimizer-states"}) {
+    run_.offload.checkpoints_in_files = knobs_.is("checkpoints", "nvme");
+    for (const char* knob : {"parameters", "optimizer-states", "checkpoints"}) {
       if (knobs_.is(knob, "nvme") && configured_.hw.nvme.capacity_bytes.value <= 0) {
         throw bad_input("{}: nvme, and the hardware has no file storage", name(knob));
       }

@@ -67,6 +67,7 @@ HostTraffic host_traffic(const TrainingRun& c, const ModelSpec& model, const Sta
   traffic.up = checkpoints + passes * parameters;
   if (parameters == 0) traffic.up += traffic.updated * 2;
   if (c.offload.parameters_in_files) traffic.read += passes * parameters;
+  if (c.offload.checkpoints_in_files) traffic.spilled = checkpoints;
   if (c.offload.optimizer_in_files) {
     const double states = traffic.updated * kUpdatedBytes;
     traffic.read += states;
@@ -95,6 +96,12 @@ double host_seconds(const TrainingRun& c, const HardwareProfile& hw, const Stack
   const double files =
       ranks * (traffic.read > 0 ? traffic.read / hw.nvme.read_bandwidth.value : 0) +
       ranks * (traffic.written > 0 ? traffic.written / hw.nvme.write_bandwidth.value : 0);
+  if (traffic.spilled > 0) {
+    // Files are slower than the copies to them, which run meanwhile.
+    const double spills = ranks * traffic.spilled *
+                          (1 / hw.nvme.read_bandwidth.value + 1 / hw.nvme.write_bandwidth.value);
+    copies = std::max(copies, spills);
+  }
   return std::max(0.0, copies - stack.copy_hidden.value * compute_seconds) + update + files;
 }
 
@@ -108,8 +115,8 @@ double host_bytes(const TrainingRun& c, const ModelSpec& model, const Stack& sta
   const double gradients = c.zero == 3 ? pinned(offloaded(c.offload.gradients, 0) * own * 2) : 0;
   const double ranks = number(std::min(c.gpus, c.gpus_per_node));
   const ChunkBytes chunks = chunk_bytes(c, model);  // of the running layer
-  return ranks * (checkpoint_bytes(c, model) + chunks.forward + chunks.backward_down +
-                  own * states + gradients);
+  const double checkpoints = c.offload.checkpoints_in_files ? 0 : checkpoint_bytes(c, model);
+  return ranks * (checkpoints + chunks.forward + chunks.backward_down + own * states + gradients);
 }
 
 }  // namespace longspan

@@ -15,6 +15,7 @@ struct HostTraffic {
   double down = 0, up = 0;       // bytes a step, device to host and back
   double updated = 0;            // parameters that its host updates
   double read = 0, written = 0;  // bytes a step, of files
+  double spilled = 0;            // bytes a step, to files and back during computation
 };
 
 /// REQUIRES: the run's microbatch is known; model is its dense model.

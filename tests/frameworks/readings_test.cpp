@@ -279,6 +279,18 @@ TEST_CASE("LLaMA-Factory's context parallelism is Megatron's", "[frameworks]") {
   CHECK_FALSE(has_note(read({{"a.yaml", text + "use_mca: true\n"}}), "context_parallel_size"));
 }
 
+TEST_CASE("checkpoints on a disk are not in host memory, and wait for it", "[frameworks]") {
+  const std::string text = kAxolotl + "gradient_checkpointing: true\nactivation_offloading: ";
+  const ConfigCheck host = checked_yaml(text + "true\n"), disk = checked_yaml(text + "disk\n");
+  CHECK(disk.predicted.needs.host < host.predicted.needs.host);
+  CHECK(disk.predicted.time.host > host.predicted.time.host);
+  HardwareProfile without = load_hardware("8xh100-80g");
+  without.nvme = {};
+  CHECK_THROWS_WITH(
+      check_config(read({{"a.yaml", text + "disk\n"}}), load_model("llama-3.1-8b"), without, {}),
+      Contains("activation_offloading") && Contains("no file storage"));
+}
+
 TEST_CASE("the longest sequence does not depend on the one that is checked", "[frameworks]") {
   const std::string base = "base_model: meta-llama/Llama-3.1-8B\ngradient_checkpointing: true\n";
   const ConfigCheck short_one = checked_yaml(base + "sequence_len: 4096\n");
