@@ -308,6 +308,22 @@ TEST_CASE("mixtures of experts are refused by their name", "[frameworks]") {
   CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x7B-v0.1"), Contains("mixture of experts"));
 }
 
+TEST_CASE("verl's trainer of supervised fine-tuning is one of its own", "[frameworks]") {
+  const std::string run =
+      "torchrun --nproc_per_node 8 -m verl.trainer.fsdp_sft_trainer data.max_length=8192 "
+      "model.partial_pretrain=meta-llama/Llama-3.1-8B data.train_batch_size=16 "
+      "data.micro_batch_size_per_gpu=1 model.enable_gradient_checkpointing=true";
+  const ConfigReading reading = read({{"run.sh", run}});
+  CHECK(reading.framework->name == "verl-sft");
+  CHECK(reading.unknown.empty());
+  const ConfigCheck check =
+      check_config(reading, load_model("llama-3.1-8b"), load_hardware("8xh100-80g"), {});
+  CHECK(check.configured.run.global_batch == 16);
+  CHECK(check.configured.run.recompute == Recompute::full);
+  CHECK(check.configured.run.zero == 3);
+  CHECK(check.configured.run.others.empty());
+}
+
 TEST_CASE("refusals say what is wrong", "[frameworks]") {
   CHECK_THROWS_WITH(load_framework("foo"), Contains("axolotl") && Contains("xtuner"));
   for (const char* count : {"0", "-1"}) {
