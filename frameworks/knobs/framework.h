@@ -30,7 +30,7 @@ struct FrameworkKey {
   std::optional<std::string> standard;  // the value if the key is missing
   KnobCondition when;
   bool each = false;  // each item of a list is a value by itself, not the first alone
-  std::string file;  // the value is the path of a file of this block; "own": of its own keys
+  std::string file;   // the value is the path of a file of this block; "own": of its own keys
   bool write = true;
   bool own = false;  // not of a block: its default comes before those of blocks
 };

@@ -377,7 +377,12 @@ class ConfigReader {
     static const std::set<std::string> kCounts = {"gpus", "nodes", "node-gpus"};
     const bool any = std::any_of(reading_.places.begin(), reading_.places.end(),
                                  [](const auto& p) { return !kCounts.contains(p.first); });
-    if (any || files_.empty()) return;
+    // A value may set nothing.
+    const bool own =
+        std::any_of(framework_.keys.begin(), framework_.keys.end(), [&](const FrameworkKey& key) {
+          return key.own && !kCounts.contains(key.sets) && settings_.all().contains(key.key);
+        });
+    if (any || own || files_.empty()) return;
     throw bad_input("{}: no setting of {} was found; give its flags or its config file",
                     files_[0].name, framework_.name);
   }
