@@ -66,7 +66,7 @@ LayerBytes saved_bytes(const ModelSpec& m, const Stack& stack, const LayerShape&
   const double kept_low =
       stack.selective_products.value < 1
           ? (1 - stack.selective_low_precision.value) / (1 - stack.selective_products.value)
-          : 1;
+          : 0;
   s.chosen = s.input + bytes * rows * a + s.scores +
              (shape.precision.speed > 1 ? kept_low : 1) * stack.selective_kept.value * outputs;
   return s;
