@@ -289,11 +289,11 @@ class Configurer {
     run_.updates = rolled_out / run_.global_batch * run_.epochs;
   }
   static ModelPlace place_of(const std::string& word) {
-    return word == "process" ? ModelPlace::process
-           : word == "host"  ? ModelPlace::host
-           : word == "joint" ? ModelPlace::joint
-           : word == "actor" ? ModelPlace::actor
-                             : ModelPlace::device;
+    for (const ModelPlace place :
+         {ModelPlace::process, ModelPlace::host, ModelPlace::joint, ModelPlace::actor}) {
+      if (name_of(place) == word) return place;
+    }
+    return ModelPlace::device;
   }
   void add_model(ModelRole role, const std::string& place, int64_t passes) {
     if (place == "none" || place == "elsewhere") return;
