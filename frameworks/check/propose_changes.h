@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "frameworks/check/config_change.h"
+#include "frameworks/check/place_keys.h"
 #include "frameworks/knobs/configured_run.h"
 #include "planner/evaluate/fit.h"
 
