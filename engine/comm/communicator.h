@@ -1,8 +1,10 @@
 // Point-to-point messages between the ranks of a run: one rank's view of its world.
 //
-// A rank is a thread (local.h), a process (mpi.h) or the whole run (self.h). Everything is built on
-// one call, exchange(): the collectives (collectives.h) use it, and each transport is one small
-// class that implements it. Buffers are in host memory; engine/cuda/device_ranks.h exchanges GPU
+// A rank is a thread (local.h), a process (mpi.h) or the whole run (self.h). Exchanges within a
+// stage of a pipeline are built on one call, exchange(), in which both sides of every message take
+// part at once: the collectives (collectives.h) use it. Stages of a pipeline send each other tagged
+// messages: the sender starts one, goes on, and finishes it later. Each transport is one small
+// class that implements both. Buffers are in host memory; engine/cuda/device_ranks.h exchanges GPU
 // memory, and finds its peers through a Communicator. A communicator belongs to its world, which
 // must outlive its users.
 #pragma once
@@ -28,6 +30,10 @@ struct Receive {
   int64_t bytes;
 };
 
+/// Tells the messages apart that a rank sends another: 0 <= tag <= kMostTags.
+using MessageTag = int32_t;
+inline constexpr MessageTag kMostTags = (1 << 21) - 1;
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -48,7 +54,20 @@ class Communicator {
   /// exchange has thrown `failed`, every later one throws the same.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
 
-  /// Bytes of payload sent to other ranks by completed exchanges. Safe from any thread.
+  /// Starts to send a tagged message and returns. Its buffer must stay as it is until finish_send()
+  /// or cancel_sends() returns. REQUIRES: the calls for tagged messages come from one thread at a
+  /// time, which may be another than that of exchange(); no other message of this tag to the peer
+  /// is started and not finished. Throws as exchange() does.
+  void start_send(const Send& send, MessageTag tag);
+  /// Waits until the peer has received the message, or until nothing reads its buffer any more.
+  /// Throws as exchange() does. REQUIRES: it was started.
+  void finish_send(int peer, MessageTag tag);
+  /// Waits for the message of this tag from a peer. Throws as exchange() does.
+  void receive(const Receive& receive, MessageTag tag);
+  /// Gives up all started messages: nothing reads their buffers any more. For steps that failed.
+  void cancel_sends() noexcept { do_cancel_sends(); }
+
+  /// Bytes of payload sent to other ranks by completed exchanges and sends. Safe from any thread.
   int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
   /// Declares this rank lost: every rank that waits in an exchange, or enters one later, throws
@@ -66,6 +85,12 @@ class Communicator {
  private:
   /// Implements exchange(). The arguments have been checked.
   virtual void move(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  /// Implement the calls for tagged messages, likewise. The second returns the message's bytes.
+  virtual void do_start_send(const Send& send, MessageTag tag) = 0;
+  virtual int64_t do_finish_send(int peer, MessageTag tag) = 0;
+  virtual void do_receive(const Receive& receive, MessageTag tag) = 0;
+  virtual void do_cancel_sends() noexcept = 0;
+  void check_peer(int peer, int64_t bytes, const char* what) const;
 
   int rank_;
   int size_;

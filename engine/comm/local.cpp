@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -31,9 +32,19 @@ struct Message {
   int source;
 };
 
+// A tagged message, from its start to its end.
+struct TaggedSend {
+  int source;
+  MessageTag tag;
+  const std::byte* data;
+  int64_t bytes;
+  enum { posted, copying, received } state = posted;
+  std::string error;
+};
+
 // The state shared by the ranks. One mutex guards it; no data is copied while it is held.
 struct World {
-  explicit World(int n) : size(n), mailboxes(n * n), news(n) {}
+  explicit World(int n) : size(n), mailboxes(n * n), news(n), sends(n), sends_news(n) {}
 
   std::deque<Message>& mailbox(int source, int destination) {
     return mailboxes[source * size + destination];
@@ -43,7 +54,9 @@ struct World {
   std::mutex mutex;
   std::vector<std::deque<Message>> mailboxes;  // per source and destination
   std::vector<std::condition_variable> news;   // per rank: something it may wait for has changed
-  std::optional<std::string> lost;             // why no exchange can succeed any more
+  std::vector<std::list<TaggedSend>> sends;    // per destination
+  std::vector<std::condition_variable> sends_news;  // per rank: one to or from it has changed
+  std::optional<std::string> lost;                  // why no exchange can succeed any more
 };
 
 class LocalCommunicator final : public Communicator {
@@ -62,6 +75,7 @@ class LocalCommunicator final : public Communicator {
       }
     }
     for (std::condition_variable& news : world_.news) news.notify_all();
+    for (std::condition_variable& news : world_.sends_news) news.notify_all();
   }
 
   void throw_if_lost() const override {
@@ -135,6 +149,84 @@ class LocalCommunicator final : public Communicator {
     return true;
   }
 
+  // Tagged messages.
+
+  std::list<TaggedSend>::iterator find(int source, int destination, MessageTag tag) {
+    std::list<TaggedSend>& sends = world_.sends[destination];
+    return std::find_if(sends.begin(), sends.end(), [&](const TaggedSend& send) {
+      return send.source == source && send.tag == tag;
+    });
+  }
+
+  void throw_lost(const Lock&) const {
+    if (world_.lost) throw failed("{}", *world_.lost);
+  }
+
+  void do_start_send(const Send& send, MessageTag tag) override {
+    const Lock lock(world_.mutex);
+    throw_lost(lock);
+    assert(find(rank(), send.peer, tag) == world_.sends[send.peer].end());
+    world_.sends[send.peer].push_back({rank(), tag, send.data, send.bytes, TaggedSend::posted, {}});
+    world_.sends_news[send.peer].notify_all();
+  }
+
+  int64_t do_finish_send(int peer, MessageTag tag) override {
+    Lock lock(world_.mutex);
+    const auto message = find(rank(), peer, tag);
+    assert(message != world_.sends[peer].end());
+    world_.sends_news[rank()].wait(lock, [&] {
+      return message->state == TaggedSend::received ||
+             (message->state == TaggedSend::posted && world_.lost);
+    });
+    const bool received = message->state == TaggedSend::received;
+    const std::string error = message->error;
+    const int64_t bytes = message->bytes;
+    world_.sends[peer].erase(message);
+    if (!error.empty()) throw failed("{}", error);
+    if (!received) throw_lost(lock);
+    return bytes;
+  }
+
+  void do_receive(const Receive& receive, MessageTag tag) override {
+    Lock lock(world_.mutex);
+    auto message = world_.sends[rank()].end();
+    world_.sends_news[rank()].wait(lock, [&] {
+      message = find(receive.peer, rank(), tag);
+      const bool there = message != world_.sends[rank()].end();
+      // One of the step before may not have been awaited yet.
+      return (there && message->state == TaggedSend::posted) || world_.lost;
+    });
+    throw_lost(lock);
+    // The sender neither ends nor forgets a message that is being copied.
+    message->state = TaggedSend::copying;
+    if (message->bytes != receive.bytes) {
+      message->error = describe_mismatch(receive.peer, message->bytes, rank(), receive.bytes);
+    } else if (message->bytes > 0) {
+      lock.unlock();
+      std::memcpy(receive.data, message->data, message->bytes);
+      lock.lock();
+    }
+    message->state = TaggedSend::received;
+    const std::string error = message->error;
+    world_.sends_news[receive.peer].notify_all();
+    if (!error.empty()) throw failed("{}", error);
+  }
+
+  void do_cancel_sends() noexcept override {
+    Lock lock(world_.mutex);
+    for (std::list<TaggedSend>& sends : world_.sends) {
+      for (auto message = sends.begin(); message != sends.end();) {
+        if (message->source == rank()) {
+          world_.sends_news[rank()].wait(lock,
+                                         [&] { return message->state != TaggedSend::copying; });
+          message = sends.erase(message);
+        } else {
+          ++message;
+        }
+      }
+    }
+  }
+
   World& world_;
   std::vector<Receive> todo_;  // of the running exchange
   std::string broken_;         // what the last exchange threw
@@ -166,13 +258,16 @@ Communicator& LocalWorld::rank(int rank) {
 
 namespace {
 
-// The first exception of a run. Later ones may be consequences of it.
+// The first exception of a run that is not a consequence of another's: a rank may tell the others
+// of its failure before it ends.
 class FirstError {
  public:
-  void keep(int rank, std::exception_ptr error) {
+  /// `lost`: it only says that another rank has failed.
+  void keep(int rank, bool lost, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
-    if (error_) return;
+    if (error_ && (lost || !lost_)) return;
     rank_ = rank;
+    lost_ = lost;
     error_ = std::move(error);
   }
 
@@ -191,8 +286,20 @@ class FirstError {
  private:
   std::mutex mutex_;
   int rank_ = 0;
+  bool lost_ = false;
   std::exception_ptr error_;
 };
+
+// Whether an error of this rank is what it was told of another.
+bool is_lost(const Communicator& comm, const std::string& reason) {
+  try {
+    comm.throw_if_lost();
+    return false;
+  } catch (const Error& lost) {
+    return reason.find(lost.what()) != std::string::npos &&
+           !std::string_view(lost.what()).starts_with(fmt::format("rank {} ", comm.rank()));
+  }
+}
 
 }  // namespace
 
@@ -207,9 +314,9 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& body) {
       return;
     } catch (const std::exception& error) {
       reason = error.what();
-      first.keep(rank, std::current_exception());
+      first.keep(rank, is_lost(comm, reason), std::current_exception());
     } catch (...) {
-      first.keep(rank, std::current_exception());
+      first.keep(rank, false, std::current_exception());
     }
     comm.abandon(reason);
   };
@@ -220,7 +327,7 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& body) {
     } catch (const std::system_error& error) {
       const std::string reason =
           fmt::format("could not start {} threads ({}); try fewer ranks", size - 1, error.what());
-      first.keep(static_cast<int>(threads.size()) + 1,
+      first.keep(static_cast<int>(threads.size()) + 1, false,
                  std::make_exception_ptr(failed("{}", reason)));
       world.rank(static_cast<int>(threads.size()) + 1).abandon(reason);
     }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <list>
+#include <vector>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -36,7 +39,12 @@ void Pause::wait() {
 
 namespace {
 
-constexpr int kSizeTag = 1, kPayloadTag = 2;
+// The tags of a message: of its size, and of its payload.
+struct Tags {
+  int size = 0, payload = 1;
+};
+Tags tags_of(MessageTag tag) { return {2 * tag, 2 * tag + 1}; }
+
 // MPI counts in int, and it moves data only while it is polled. Segments keep the polls frequent: a
 // completed one shows that the next is in progress. Both ends of a message compute the same size.
 int64_t segment_bytes(int64_t message_bytes) {
@@ -44,12 +52,48 @@ int64_t segment_bytes(int64_t message_bytes) {
   return std::clamp(ceil_div(message_bytes, kSegments), kSmallest, kLargest);
 }
 
+// The communicators of exchanges and of tagged messages, which other threads send.
+struct Comms {
+  MPI_Comm exchanges = MPI_COMM_NULL, tagged = MPI_COMM_NULL;
+};
+
 // A message is its size (8 bytes), followed by its payload in segments. Payloads are posted without
 // waiting for the sizes, but the exchange fails if the sizes differ.
+
+// Posts a message's parts; `size` and the data must stay until the requests are done.
+void send_parts(MPI_Comm comm, const Send& send, Tags tags, const int64_t& size,
+                std::vector<MPI_Request>& requests) {
+  const auto post = [&](const std::byte* data, int64_t bytes, int tag) {
+    requests.push_back(MPI_REQUEST_NULL);
+    check(
+        MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, send.peer, tag, comm, &requests.back()),
+        "send");
+  };
+  post(reinterpret_cast<const std::byte*>(&size), sizeof(int64_t), tags.size);
+  const int64_t segment = segment_bytes(send.bytes);
+  for (int64_t at = 0; at < send.bytes; at += segment) {
+    post(send.data + at, std::min(segment, send.bytes - at), tags.payload);
+  }
+}
+
+// Likewise for a message that is expected; its size arrives in `size` by its own request.
+void receive_parts(MPI_Comm comm, const Receive& receive, Tags tags, int64_t& size,
+                   MPI_Request& size_request, std::vector<MPI_Request>& requests) {
+  check(MPI_Irecv(&size, sizeof(int64_t), MPI_BYTE, receive.peer, tags.size, comm, &size_request),
+        "receive");
+  const int64_t segment = segment_bytes(receive.bytes);
+  for (int64_t at = 0; at < receive.bytes; at += segment) {
+    requests.push_back(MPI_REQUEST_NULL);
+    check(MPI_Irecv(receive.data + at, static_cast<int>(std::min(segment, receive.bytes - at)),
+                    MPI_BYTE, receive.peer, tags.payload, comm, &requests.back()),
+          "receive");
+  }
+}
+
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, int rank, int size, Liveness& liveness)
-      : Communicator(rank, size), comm_(comm), liveness_(liveness) {}
+  MpiCommunicator(const Comms& comms, int rank, int size, Liveness& liveness)
+      : Communicator(rank, size), comms_(comms), liveness_(liveness) {}
 
   std::string_view name() const override { return "mpi"; }
 
@@ -102,33 +146,12 @@ class MpiCommunicator final : public Communicator {
     announced_.assign(receives.size(), kUnknown);
     sent_sizes_.resize(sends.size());
     for (size_t i = 0; i < receives.size(); ++i) {
-      const Receive& receive = receives[i];
-      check(MPI_Irecv(&announced_[i], sizeof(int64_t), MPI_BYTE, receive.peer, kSizeTag, comm_,
-                      &sizes_in_[i]),
-            "receive");
-      const int64_t segment = segment_bytes(receive.bytes);
-      for (int64_t at = 0; at < receive.bytes; at += segment) {
-        payloads_.push_back(MPI_REQUEST_NULL);
-        check(MPI_Irecv(receive.data + at, static_cast<int>(std::min(segment, receive.bytes - at)),
-                        MPI_BYTE, receive.peer, kPayloadTag, comm_, &payloads_.back()),
-              "receive");
-        ++receive_requests_;
-      }
+      receive_parts(comms_.exchanges, receives[i], {}, announced_[i], sizes_in_[i], payloads_);
+      receive_requests_ = payloads_.size();
     }
     for (size_t i = 0; i < sends.size(); ++i) {
-      const Send& send = sends[i];
-      sent_sizes_[i] = send.bytes;
-      payloads_.push_back(MPI_REQUEST_NULL);
-      check(MPI_Isend(&sent_sizes_[i], sizeof(int64_t), MPI_BYTE, send.peer, kSizeTag, comm_,
-                      &payloads_.back()),
-            "send");
-      const int64_t segment = segment_bytes(send.bytes);
-      for (int64_t at = 0; at < send.bytes; at += segment) {
-        payloads_.push_back(MPI_REQUEST_NULL);
-        check(MPI_Isend(send.data + at, static_cast<int>(std::min(segment, send.bytes - at)),
-                        MPI_BYTE, send.peer, kPayloadTag, comm_, &payloads_.back()),
-              "send");
-      }
+      sent_sizes_[i] = sends[i].bytes;
+      send_parts(comms_.exchanges, sends[i], {}, sent_sizes_[i], payloads_);
     }
     done_.resize(payloads_.size());
   }
@@ -163,8 +186,77 @@ class MpiCommunicator final : public Communicator {
 
   static constexpr int64_t kUnknown = -1, kChecked = -2;
 
-  MPI_Comm comm_;
+  // Tagged messages. Few are in flight, so each has its own requests.
+
+  struct Posted {
+    int peer;
+    MessageTag tag;
+    int64_t bytes;
+    std::vector<MPI_Request> requests;
+  };
+
+  void do_start_send(const Send& send, MessageTag tag) override {
+    liveness_.throw_if_lost();
+    Posted& posted = posted_.emplace_back(Posted{send.peer, tag, send.bytes, {}});
+    send_parts(comms_.tagged, send, tags_of(tag), posted.bytes, posted.requests);
+  }
+
+  int64_t do_finish_send(int peer, MessageTag tag) override {
+    const auto posted = std::find_if(posted_.begin(), posted_.end(), [&](const Posted& other) {
+      return other.peer == peer && other.tag == tag;
+    });
+    assert(posted != posted_.end());
+    wait_for(posted->requests);
+    const int64_t bytes = posted->bytes;
+    posted_.erase(posted);
+    return bytes;
+  }
+
+  void do_receive(const Receive& receive, MessageTag tag) override {
+    liveness_.throw_if_lost();
+    int64_t size = kUnknown;
+    std::vector<MPI_Request> size_request(1, MPI_REQUEST_NULL), payloads;
+    try {
+      receive_parts(comms_.tagged, receive, tags_of(tag), size, size_request[0], payloads);
+      wait_for(size_request);
+      if (size != receive.bytes) {
+        const std::string text = describe_mismatch(receive.peer, size, rank(), receive.bytes);
+        liveness_.tell({receive.peer}, text);
+        throw failed("{}", text);
+      }
+      wait_for(payloads);
+    } catch (const std::exception& error) {
+      cancel(size_request[0]);
+      for (MPI_Request& request : payloads) cancel(request);
+      liveness_.lose(error.what());
+      throw;
+    }
+  }
+
+  void do_cancel_sends() noexcept override {
+    for (Posted& posted : posted_) {
+      for (MPI_Request& request : posted.requests) cancel(request);
+    }
+    // MPI may still read the sizes, so they stay.
+    retracted_.splice(retracted_.end(), posted_);
+  }
+
+  void wait_for(std::vector<MPI_Request>& requests) {
+    Pause pause;
+    while (true) {
+      int done = 0;
+      check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                        MPI_STATUSES_IGNORE),
+            "message");
+      if (done != 0) return;
+      liveness_.throw_if_lost();
+      pause.wait();
+    }
+  }
+
+  Comms comms_;
   Liveness& liveness_;
+  std::list<Posted> posted_, retracted_;
   // Requests of the current exchange. Members, to reuse their memory.
   std::vector<MPI_Request> payloads_;  // receives, then sends with their sizes
   size_t receive_requests_ = 0;
@@ -179,7 +271,7 @@ class MpiCommunicator final : public Communicator {
 
 struct MpiWorld::State {
   int exceptions = std::uncaught_exceptions();  // in flight when the world began
-  MPI_Comm data = MPI_COMM_NULL;                // for exchanges
+  mpi::Comms comms;                             // for messages between ranks
   MPI_Comm control = MPI_COMM_NULL;             // for heartbeats and notices
   int local_rank = 0;
   int local_size = 1;
@@ -205,13 +297,14 @@ MpiWorld::MpiWorld(const MpiOptions& options) : state_(std::make_unique<State>()
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "begin");
   State& s = *state_;
   int rank = 0, size = 1;
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &s.data), "begin");
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &s.comms.exchanges), "begin");
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &s.comms.tagged), "begin");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &s.control), "begin");
-  check(MPI_Comm_rank(s.data, &rank), "begin");
-  check(MPI_Comm_size(s.data, &size), "begin");
+  check(MPI_Comm_rank(s.control, &rank), "begin");
+  check(MPI_Comm_size(s.control, &size), "begin");
 
   MPI_Comm node = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(s.data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "begin");
+  check(MPI_Comm_split_type(s.control, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "begin");
   check(MPI_Comm_rank(node, &s.local_rank), "begin");
   check(MPI_Comm_size(node, &s.local_size), "begin");
   check(MPI_Comm_free(&node), "begin");
@@ -221,14 +314,15 @@ MpiWorld::MpiWorld(const MpiOptions& options) : state_(std::make_unique<State>()
   int length = 0;
   check(MPI_Get_processor_name(own.data(), &length), "begin");
   std::vector<char> names(static_cast<size_t>(size) * kName);
-  check(MPI_Allgather(own.data(), kName, MPI_CHAR, names.data(), kName, MPI_CHAR, s.data), "begin");
+  check(MPI_Allgather(own.data(), kName, MPI_CHAR, names.data(), kName, MPI_CHAR, s.control),
+        "begin");
   std::vector<std::string> hosts;
   for (int i = 0; i < size; ++i) {
     const char* name = names.data() + static_cast<size_t>(i) * kName;
     hosts.emplace_back(name, std::find(name, name + kName, '\0'));
   }
   s.liveness = std::make_unique<mpi::Liveness>(s.control, options, std::move(hosts));
-  s.communicator = std::make_unique<mpi::MpiCommunicator>(s.data, rank, size, *s.liveness);
+  s.communicator = std::make_unique<mpi::MpiCommunicator>(s.comms, rank, size, *s.liveness);
 }
 
 MpiWorld::~MpiWorld() {
@@ -247,7 +341,8 @@ MpiWorld::~MpiWorld() {
     }
     if (done != 0) s.liveness->close();
     if (done != 0 && !s.liveness->lost()) {
-      MPI_Comm_free(&s.data);
+      MPI_Comm_free(&s.comms.exchanges);
+      MPI_Comm_free(&s.comms.tagged);
       MPI_Comm_free(&s.control);
       MPI_Finalize();
     }
