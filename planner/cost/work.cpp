@@ -196,7 +196,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::exchange, {unit_bytes(), static_cast<double>(parallel.ranks()), 2},
                 unit_bytes());
       break;
-    case OpKind::receive:  // no work: the op that sends has it
+    case OpKind::sent:  // no work: the op that sends has it
+    case OpKind::receive:
       break;
     case OpKind::all_gather:
     case OpKind::reduce_scatter:

@@ -97,10 +97,8 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   return costs;
 }
 
-std::array<int64_t, kTierCount> arenas_of_rank(const StepRequest& request, const Schedule& schedule,
-                                               size_t rank) {
-  const RankProgram own = rank_program(request, schedule, rank);
-  return arenas_of(own.request, own.rank).bytes;
+std::array<int64_t, kTierCount> arenas_of_rank(const RankProgram& rank) {
+  return arenas_of(rank.request, rank.rank).bytes;
 }
 
 // Without costs, which the caller sets.
@@ -171,9 +169,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     for (int tier = 0; tier < kTierCount; ++tier) most[tier] = std::max(most[tier], bytes[tier]);
   };
   if (rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule)) {
-    for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-      include(arenas_of_rank(request, schedule, r));
-    }
+    for (const RankProgram& rank : rank_programs(request, schedule)) include(arenas_of_rank(rank));
     return most;
   }
   StagePrograms programs(request, evaluate_stage);
@@ -222,10 +218,10 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   int64_t of_all_stages = 0;
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
-  const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
-  check_split(schedule, request.strategy);
   PipelineStep step;
-  step.slices = schedule.slices;
+  step.schedule = make_schedule(schedule_family(p.schedule), wanted);
+  const Schedule& schedule = step.schedule;
+  check_split(schedule, request.strategy);
   step.linked = link(schedule);
   step.timing = simulate(schedule, step.linked, wanted.costs);
   const ScheduleTiming& timing = step.timing;
@@ -248,12 +244,14 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
   const bool lays_out =
       rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule);
+  std::vector<RankProgram> laid_out;
+  if (lays_out) laid_out = rank_programs(request, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     PipelineRank& rank = step.ranks.emplace_back();
     rank.layers = sum_of(shares.layers[r]);
     rank.busy_seconds = timing.ranks[r].busy;
     rank.microbatches_held = held_on(timing, r, p.slices) / most_kept;
-    rank.peak_bytes = lays_out ? arenas_of_rank(request, schedule, r)
+    rank.peak_bytes = lays_out ? arenas_of_rank(laid_out[r])
                                : shares.peak(r, memory, kept, held_on(timing, r, p.slices));
     for (int tier = 0; tier < kTierCount; ++tier) {
       step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);

@@ -53,9 +53,9 @@ struct PipelineStep {
   double rest_seconds = 0;     // of the last reductions and the update
   double bubble_rate = 0;
   std::vector<PipelineRank> ranks;
+  Schedule schedule;
   LinkedActions linked;   // of the schedule, with the times in
   ScheduleTiming timing;  // `timing`
-  int32_t slices = 1;
 };
 
 /// Evaluates a stage's program: request.strategy.parallel has no pipeline, and the model has only

@@ -30,7 +30,7 @@ std::string pipeline_trace(const PipelineStep& step) {
       std::string name;
       double start = step.timing.starts[next], end = 0;
       for (bool more = true; more; ++next) {
-        name += (name.empty() ? "" : " + ") + to_string(actions[next], step.slices);
+        name += (name.empty() ? "" : " + ") + to_string(actions[next], step.schedule.slices);
         start = std::min(start, step.timing.starts[next]);
         end = std::max(end, step.timing.ends[next]);
         more = actions[next].with_next;

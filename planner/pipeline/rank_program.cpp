@@ -1,30 +1,148 @@
 #include "planner/pipeline/rank_program.h"
 
-namespace longspan {
+#include <limits>
+#include <optional>
 
-RankProgram rank_program(const StepRequest& request, const Schedule& schedule, size_t rank) {
+#include "planner/schedule/timing.h"
+
+namespace longspan {
+namespace {
+
+constexpr double kEnd = std::numeric_limits<double>::infinity();
+
+// The lists of all ranks with their messages.
+class WithMessages {
+ public:
+  explicit WithMessages(const Schedule& schedule)
+      : schedule_(schedule),
+        meshes_(schedule.ranks_of_stages()),
+        linked_(link(schedule)),
+        timing_(simulate(schedule, linked_, ScheduleCosts{})),
+        starts_(2 * static_cast<size_t>(schedule.all_stages()) *
+                static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
+    for (size_t i = 0; i < linked_.actions.size(); ++i) {
+      const Action& action = linked_.actions[i];
+      if (passes_on(action)) starts_[index_of(action)] = timing_.starts[i];
+    }
+  }
+
+  std::vector<Action> list(size_t rank) const {
+    struct Sent {
+      double received;
+      Action wait;
+    };
+    std::vector<Action> result;
+    std::vector<Sent> sent;  // in the order of sending
+    const auto wait_until = [&](double time) {
+      for (auto it = sent.begin(); it != sent.end();) {
+        if (it->received <= time) {
+          result.push_back(it->wait);
+          it = sent.erase(it);
+        } else {
+          ++it;
+        }
+      }
+    };
+    const auto first = static_cast<size_t>(linked_.first_of_rank[rank]);
+    const std::vector<Action>& actions = schedule_.ranks[rank];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      if (neighbour(action, -1)) {
+        result.push_back(named(action, ActionKind::recv_forward, ActionKind::recv_backward));
+      }
+      wait_until(action.kind == ActionKind::optimizer ? kEnd : timing_.starts[first + i]);
+      result.push_back(action);
+      if (const std::optional<Action> receiver = neighbour(action, 1)) {
+        result.push_back(named(action, ActionKind::send_forward, ActionKind::send_backward));
+        sent.push_back({starts_[index_of(*receiver)], named(action, ActionKind::wait_send_forward,
+                                                            ActionKind::wait_send_backward)});
+      }
+    }
+    wait_until(kEnd);
+    if (result.empty() || result.back().kind != ActionKind::optimizer) {
+      result.push_back({ActionKind::optimizer});
+    }
+    return result;
+  }
+
+ private:
+  // Whether the action takes a residual or its gradient from a neighbour and passes another on.
+  static bool passes_on(const Action& action) {
+    return is_forward(action) || action.kind == ActionKind::backward ||
+           action.kind == ActionKind::backward_input;
+  }
+  static bool is_forward(const Action& action) { return action.kind == ActionKind::forward; }
+  static Action named(Action action, ActionKind forward, ActionKind backward) {
+    action.kind = is_forward(action) ? forward : backward;
+    return action;
+  }
+  size_t index_of(const Action& action) const {
+    const auto at =
+        (static_cast<size_t>(action.stage) * static_cast<size_t>(schedule_.microbatches) +
+         static_cast<size_t>(action.microbatch)) *
+            static_cast<size_t>(schedule_.slices) +
+        static_cast<size_t>(action.slice);
+    return 2 * at + (is_forward(action) ? 0 : 1);
+  }
+
+  // The action on another rank that takes what this one passes on (1), or passes on what this one
+  // takes (-1).
+  std::optional<Action> neighbour(const Action& action, int direction) const {
+    if (!passes_on(action)) return std::nullopt;
+    const int step = is_forward(action) ? direction : -direction;
+    if (step > 0 ? schedule_.is_last(action.stage) : schedule_.is_first(action.stage)) {
+      return std::nullopt;
+    }
+    Action other = action;
+    other.stage += step;
+    if (meshes_[other.stage] == meshes_[action.stage]) return std::nullopt;
+    return other;
+  }
+
+  const Schedule& schedule_;
+  std::vector<int32_t> meshes_;  // by stage
+  LinkedActions linked_;
+  ScheduleTiming timing_;
+  std::vector<double> starts_;  // of actions that pass something on, by index_of()
+};
+
+}  // namespace
+
+std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule) {
   const std::vector<int64_t> layers =
       layers_of_stages(request.model, request.strategy.parallel.pipeline, request.sequence);
-  RankProgram result{request, {{}, schedule.ranks[rank]}};
-  StepRequest& own = result.request;
-  own.strategy.parallel.pipeline = {};
-  own.boundary = {false, false};
-  int first = 0;
-  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
-  for (int32_t number = 0; number < schedule.all_stages(); ++number) {
-    if (ranks[number] != static_cast<int32_t>(rank)) continue;
-    const StageBoundary boundary = {schedule.is_first(number), schedule.is_last(number)};
-    const int end = first + static_cast<int>(layers[static_cast<size_t>(number)]);
-    result.rank.stages.push_back({number, first, end, boundary});
-    own.boundary.has_embedding |= boundary.has_embedding;
-    own.boundary.has_loss |= boundary.has_loss;
-    first = end;
+  const std::vector<int32_t> meshes = schedule.ranks_of_stages();
+  const WithMessages lists(schedule);
+  std::vector<RankProgram> programs;
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
+    StepRequest& own = program.request;
+    own.strategy.parallel.pipeline = {};
+    own.boundary = {false, false};
+    own.mesh = static_cast<int64_t>(rank);
+    own.meshes = static_cast<int64_t>(schedule.ranks.size());
+    int first = 0;
+    int64_t in_model = 0;
+    for (int32_t number = 0; number < schedule.all_stages(); ++number) {
+      const int64_t count = layers[static_cast<size_t>(number)];
+      if (meshes[number] == static_cast<int32_t>(rank)) {
+        StageLayers stage{number,
+                          first,
+                          first + static_cast<int>(count),
+                          {schedule.is_first(number), schedule.is_last(number)},
+                          in_model};
+        if (!stage.boundary.has_embedding) stage.before = meshes[number - 1];
+        if (!stage.boundary.has_loss) stage.after = meshes[number + 1];
+        own.boundary.has_embedding |= stage.boundary.has_embedding;
+        own.boundary.has_loss |= stage.boundary.has_loss;
+        first = stage.end;
+        program.rank.stages.push_back(stage);
+      }
+      in_model += count;
+    }
+    own.model.layers = first;
   }
-  own.model.layers = first;
-  const bool ended =
-      !result.rank.actions.empty() && result.rank.actions.back().kind == ActionKind::optimizer;
-  if (!ended) result.rank.actions.push_back({ActionKind::optimizer});
-  return result;
+  return programs;
 }
 
 }  // namespace longspan

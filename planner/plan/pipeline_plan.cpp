@@ -4,10 +4,22 @@
 
 namespace longspan {
 
-PipelineStep pipeline_step(const Plan& plan) {
+namespace {
+
+PipelineStep step_of(const Plan& plan, RankMemory memory) {
   const CostModel cost(plan.hardware, plan.dtype);
   const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
-  return evaluate_pipeline(step_request(plan), cost, evaluate_stage, RankMemory::laid_out);
+  return evaluate_pipeline(step_request(plan), cost, evaluate_stage, memory);
+}
+
+}  // namespace
+
+PipelineStep pipeline_step(const Plan& plan) { return step_of(plan, RankMemory::laid_out); }
+
+Schedule schedule_of(const Plan& plan) { return step_of(plan, RankMemory::summed).schedule; }
+
+std::vector<RankProgram> rank_programs(const Plan& plan) {
+  return rank_programs(step_request(plan), schedule_of(plan));
 }
 
 Prediction prediction_of(const Plan& plan, const PipelineStep& step) {

@@ -103,6 +103,11 @@ void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
   issue_ahead(op, operands.begin()->id);
 }
 
+Op& ProgramBuilder::message(const OpShape& shape, int block, const Operand& rows) {
+  const Stream stream = program_.strategy.parallel.overlap ? Stream::comm : Stream::compute;
+  return enqueue(shape, -1, block, stream, {rows}, false);
+}
+
 void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
   const bool ahead = program_.strategy.prefetch_depth > 0;
   while (!queue_.empty() && (!ahead || last_writer_[source] >= popped_)) pop();

@@ -116,6 +116,8 @@ class ProgramBuilder {
   /// ahead of queued compute (but never before its first operand is written).
   void communicate(const OpShape& shape, int layer, int index,
                    std::initializer_list<Operand> operands, bool hoist = false);
+  /// Emits a message between stages, likewise, and returns its op until the next call.
+  Op& message(const OpShape& shape, int block, const Operand& rows);
   /// Emits a copy between tiers, which determine the stream. `hoist`: issue it ahead of queued
   /// compute.
   void copy(BufferId source, BufferId destination, bool hoist);

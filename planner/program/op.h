@@ -51,6 +51,7 @@ enum class OpKind : uint8_t {
   all_reduce,
   sum_replicated,
   send,
+  sent,
   receive,
   count
 };
@@ -88,6 +89,8 @@ struct OpShape {
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
   bool on_host = false;       // adamw: on the host's processor and memory
+  bool of_pipeline = false;   // all_reduce: over the stages of a pipeline, not within one; of
+                              // gradients: over its ends
   bool operator==(const OpShape&) const = default;
 };
 
@@ -104,7 +107,9 @@ struct Op {
   int32_t index = 0;     // its block, chunk (of this ring position) or parameter unit
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t microbatch = 0;
-  int32_t head_group = 0;                         // of attention and the ops around it
+  int32_t head_group = 0;   // of attention and the ops around it
+  int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is
+  int32_t peer = -1;        // likewise: the place of the other stage's mesh in the pipeline
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent
 
   bool has(int operand) const { return operand < operand_count && operands[operand] >= 0; }

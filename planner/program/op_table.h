@@ -187,14 +187,16 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"parts", r | rw, all_grads | part | h | dh | dx_all},
                 {"sum", w | rw, grad_shards | sum_own},
                 {"workspace", w, {ws_reduce, ws_scatter}}}),
-    tensor_row(
-        OpKind::all_reduce, "all_reduce", exchange, comm,
-        {{"sum", rw, all_grads | loss | grad_norm}, {"workspace", w, {ws_reduce}, optional}}),
+    tensor_row(OpKind::all_reduce, "all_reduce", exchange, comm,
+               {{"sum", rw, all_grads | grads_embedding_shard | loss | grad_norm},
+                {"workspace", w, {ws_reduce, ws_reduce_ends}, optional}}),
     // Sums gradients of parameters that a tensor group replicates.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
                {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
-    // To, and from, the same place in the next or previous stage of the pipeline.
+    // To, and from, the same place in the next or previous stage of the pipeline. A send only posts
+    // the rows; they have left when `sent` is done.
     tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient}}),
+    tensor_row(OpKind::sent, "sent", exchange, comm, {{"rows", r, gradient}}),
     tensor_row(OpKind::receive, "receive", exchange, comm, {{"rows", w, {x, dx}}}),
 }};
 

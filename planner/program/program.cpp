@@ -47,15 +47,31 @@ double loss_scale(const Program& p) {
           static_cast<double>(p.microbatches) * static_cast<double>(p.strategy.parallel.data));
 }
 
+int64_t world_ranks(const Program& p) { return p.place.meshes * p.strategy.parallel.ranks(); }
+
+int64_t message_number(const Program& p, const Op& op) {
+  const int64_t is_gradient = p.shapes[op.shape].tensor == Tensor::x ? 0 : 1;
+  return ((op.from_stage * 2 + is_gradient) * p.microbatches + op.microbatch) * p.lengths.blocks() +
+         op.index;
+}
+
+int64_t message_peer(const Program& p, const Op& op) {
+  return op.peer * p.strategy.parallel.stage_ranks() + p.place.rank;
+}
+
 RankGroup group_of(const Program& p, const OpShape& shape) {
   const ParallelLayout& parallel = p.strategy.parallel;
-  if (shape.tensor == Tensor::loss) return world_group(parallel, p.place);
+  if (shape.of_pipeline) {
+    return is_state(shape.tensor) ? ends_group(parallel, p.place)
+                                  : pipeline_group(parallel, p.place);
+  }
+  if (shape.tensor == Tensor::loss) return mesh_group(parallel, p.place);
   if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
   if (is_state(shape.tensor)) return replica_group(parallel, p.place);
   // With whole gradients every replica has the sum of their squares already; those of shards are
   // summed.
   const bool of_shards = shape.tensor == Tensor::grad_norm && parallel.shards() > 1;
-  return of_shards ? world_group(parallel, p.place) : tensor_group(parallel, p.place);
+  return of_shards ? mesh_group(parallel, p.place) : tensor_group(parallel, p.place);
 }
 
 int64_t replicated_gradients(const Program& p, const OpShape& shape) {
@@ -123,6 +139,7 @@ std::string describe(const Program& program, const Op& op) {
   if (names_tensor(op.kind)) text += fmt::format(" {}", name_of(shape.tensor));
   if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
+  if (op.from_stage >= 0) text += fmt::format(" S{} m{}", op.from_stage, op.microbatch);
   text += fmt::format(" {}", op.index);
   if (op.head_group > 0) text += fmt::format(" h{}", op.head_group);
   if (shape.kv_chunks > 0) {

@@ -39,11 +39,14 @@ struct StageBoundary {
   bool operator==(const StageBoundary&) const = default;
 };
 
-/// One of a rank's stages of a pipeline: the layers [first, end) of its program.
+/// One of a rank's stages of a pipeline: the layers [first, end) of its program, which are those
+/// from `in_model` on of the model. Its neighbours are on the meshes `before` and `after`.
 struct StageLayers {
   int32_t stage = 0;
   int first = 0, end = 0;
   StageBoundary boundary;
+  int64_t in_model = 0;
+  int32_t before = -1, after = -1;
 };
 
 struct Program {
@@ -51,7 +54,8 @@ struct Program {
   StageBoundary boundary;
   Strategy strategy;
   Lengths lengths;
-  Place place;  // of this program's rank
+  Place place;                      // of this program's rank
+  std::vector<StageLayers> stages;  // of a rank of a pipeline
   DType dtype = DType::float32;
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;
@@ -88,6 +92,15 @@ int64_t first_token_of_run(const Program& program, int64_t run);
 /// / (S * microbatches * data replicas).
 double loss_scale(const Program& program);
 
+/// The number of ranks that run the step: of all meshes.
+int64_t world_ranks(const Program& program);
+
+/// The number of a message between stages, which no other message of a step to the same rank has.
+/// Its send, sent and receive have the same.
+int64_t message_number(const Program& program, const Op& op);
+/// The rank of the world at the other end of a message.
+int64_t message_peer(const Program& program, const Op& op);
+
 /// The ranks of a gather, scatter or reduction of this shape, including this one.
 RankGroup group_of(const Program& program, const OpShape& shape);
 
@@ -121,7 +134,8 @@ struct StepRequest {
   int64_t sequence = 0;
   int64_t microbatches = 1;
   DType dtype = DType::float32;
-  int64_t rank = 0;  // the program's rank
+  int64_t rank = 0;              // the program's rank, in its mesh ...
+  int64_t mesh = 0, meshes = 1;  // ... and the mesh's place among those of a pipeline
   StageBoundary boundary = {};
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
 };
@@ -140,7 +154,8 @@ Program empty_program(const StepRequest& request);
 Program build_program(const StepRequest& request);
 
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
-/// and its list of F, B and OPTIMIZER actions, in which every microbatch passes every stage.
+/// and its list of F, B, OPTIMIZER and the actions of messages, in which every microbatch passes
+/// every stage.
 struct RankOfPipeline {
   std::vector<StageLayers> stages;
   std::vector<Action> actions;

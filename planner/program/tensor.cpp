@@ -140,6 +140,7 @@ std::string_view name_of(Tensor tensor) {
                                                "reduction workspace",
                                                "reduction workspace",
                                                "reduction workspace",
+                                               "reduction workspace",
                                                "loss",
                                                "grad_norm"};
   static_assert(std::size(names) == kTensorCount);
@@ -281,6 +282,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_exchange) = ws.exchange;
   at(ws_exchange_queries) = ws.exchange_queries;
   at(ws_reduce) = ws.reduce;
+  at(ws_reduce_ends) = ws.reduce_ends;
   at(ws_scatter) = ws.scatter;
   at(ws_replicated) = ws.replicated;
   at(loss) = at(grad_norm) = 8;

@@ -106,6 +106,7 @@ enum class Tensor : uint8_t {
   ws_exchange,          // staging of an all-to-all of q, k, v or their gradients
   ws_exchange_queries,  // staging without K,V: q, o, d_o with delta, or dq
   ws_reduce,            // pieces of other ranks for a sum
+  ws_reduce_ends,       // the same, of a tied table over the ends of a pipeline
   ws_scatter,           // the same, of activations in a tensor group
   ws_replicated,        // gradients that a tensor group replicates, and pieces of other ranks
   // scalars

@@ -106,6 +106,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     return *std::max_element(elements.begin(), elements.end());
   };
   ws.reduce = pieces(s.parallel.replicas(), largest(unit_elements(m)), 4);
+  ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {
     ws.scatter = pieces(tensor, checked_mul(lengths.dense_block(), d, "workspace"), act);
     const std::array<int64_t, 3> replicated = replicated_elements(m);

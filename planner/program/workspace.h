@@ -29,9 +29,10 @@ struct Workspaces {
   // All-to-all: the bytes of a chunk's (or head group's) tensors sent to, or received from, other
   // ranks.
   int64_t exchange = 0, exchange_queries = 0;
-  int64_t reduce = 0;      // pieces of the other ranks' gradients
-  int64_t scatter = 0;     // pieces of the other ranks' parts of a sum of activations
-  int64_t replicated = 0;  // a layer's replicated gradients, and pieces of other ranks'
+  int64_t reduce = 0;       // pieces of the other ranks' gradients
+  int64_t reduce_ends = 0;  // of the other end's gradients of a tied table
+  int64_t scatter = 0;      // pieces of the other ranks' parts of a sum of activations
+  int64_t replicated = 0;   // a layer's replicated gradients, and pieces of other ranks'
 };
 /// `model`: with a rank's share of the layers' widths.
 Workspaces workspaces(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,

@@ -12,26 +12,44 @@ Place place_of(const ParallelLayout& p, int64_t rank) {
           rank / p.ulysses % p.ring, rank % p.ulysses};
 }
 
-RankGroup world_group(const ParallelLayout& p, const Place& place) {
-  return {0, 1, p.stage_ranks(), place.rank};
+namespace {
+
+int64_t first_of_mesh(const ParallelLayout& p, const Place& place) {
+  return place.mesh * p.stage_ranks();
+}
+
+}  // namespace
+
+RankGroup mesh_group(const ParallelLayout& p, const Place& place) {
+  return {first_of_mesh(p, place), 1, p.stage_ranks(), place.rank};
+}
+
+RankGroup pipeline_group(const ParallelLayout& p, const Place& place) {
+  return {place.rank, p.stage_ranks(), place.meshes, place.mesh};
+}
+
+RankGroup ends_group(const ParallelLayout& p, const Place& place) {
+  return {place.rank, p.stage_ranks() * (place.meshes - 1), 2, place.mesh == 0 ? 0 : 1};
 }
 
 RankGroup tensor_group(const ParallelLayout& p, const Place& place) {
   const int64_t stride = p.sequence_ranks();
-  return {place.rank - place.tensor * stride, stride, p.tensor, place.tensor};
+  return {first_of_mesh(p, place) + place.rank - place.tensor * stride, stride, p.tensor,
+          place.tensor};
 }
 
 RankGroup ring_group(const ParallelLayout& p, const Place& place) {
-  return {place.rank - place.ring * p.ulysses, p.ulysses, p.ring, place.ring};
+  return {first_of_mesh(p, place) + place.rank - place.ring * p.ulysses, p.ulysses, p.ring,
+          place.ring};
 }
 
 RankGroup ulysses_group(const ParallelLayout& p, const Place& place) {
-  return {place.rank - place.ulysses, 1, p.ulysses, place.ulysses};
+  return {first_of_mesh(p, place) + place.rank - place.ulysses, 1, p.ulysses, place.ulysses};
 }
 
 RankGroup replica_group(const ParallelLayout& p, const Place& place) {
-  if (p.tensor == 1) return world_group(p, place);
-  return {place.tensor, p.tensor, p.data, place.data};
+  if (p.tensor == 1) return mesh_group(p, place);
+  return {first_of_mesh(p, place) + place.tensor, p.tensor, p.data, place.data};
 }
 
 std::vector<int> ranks_of(const RankGroup& group) {

@@ -53,21 +53,25 @@ struct ParallelLayout {
   bool operator==(const ParallelLayout&) const = default;
 };
 
-/// A rank's place in the mesh of its stage.
+/// A rank's place: in its mesh, and the mesh's place among those of a pipeline.
 struct Place {
-  int64_t rank = 0;
+  int64_t rank = 0;  // in the mesh
   int64_t data = 0, tensor = 0, ring = 0, ulysses = 0;
+  int64_t mesh = 0, meshes = 1;
   bool operator==(const Place&) const = default;
 };
 /// REQUIRES: 0 <= rank < parallel.stage_ranks().
 Place place_of(const ParallelLayout& parallel, int64_t rank);
 
-/// Ranks at equal distances that include a given rank.
+/// Ranks of the world at equal distances that include a given rank.
 struct RankGroup {
   int64_t first = 0, stride = 1, size = 1;
   int64_t index = 0;  // of the given rank
 };
-RankGroup world_group(const ParallelLayout& parallel, const Place& place);
+RankGroup mesh_group(const ParallelLayout& parallel, const Place& place);
+/// The ranks at this place in every mesh of a pipeline, and in its first and last.
+RankGroup pipeline_group(const ParallelLayout& parallel, const Place& place);
+RankGroup ends_group(const ParallelLayout& parallel, const Place& place);
 /// The ranks that share all indices except the named one, in its order.
 RankGroup tensor_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ring_group(const ParallelLayout& parallel, const Place& place);

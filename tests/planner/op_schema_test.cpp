@@ -27,7 +27,7 @@ Program stage_program(StepRequest request, size_t stage) {
   wanted.ranks = 3;
   wanted.microbatches = 4;
   const Schedule made = make_schedule(schedule_family("1f1b"), wanted);
-  const RankProgram own = rank_program(request, made, stage);
+  const RankProgram own = rank_programs(request, made)[stage];
   return build_program(own.request, own.rank);
 }
 
@@ -242,7 +242,7 @@ TEST_CASE("operands are found by name where they stand") {
 TEST_CASE("kinds of ops and of tensors are what their names say") {
   const std::set<std::string_view> exchanges = {"all_to_all",     "ring_shift", "all_gather",
                                                 "reduce_scatter", "all_reduce", "sum_replicated",
-                                                "send",           "receive"};
+                                                "send",           "sent",       "receive"};
   const auto begins = [](std::string_view name, std::string_view with) {
     return name.substr(0, with.size()) == with;
   };

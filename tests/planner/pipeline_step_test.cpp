@@ -150,7 +150,7 @@ TEST_CASE("a rank's memory is that of its whole list laid out") {
     wanted.microbatches = 8;
     const Schedule made = make_schedule(schedule_family(schedule), wanted);
     for (size_t rank = 0; rank < made.ranks.size(); ++rank) {
-      const RankProgram own = rank_program(request, made, rank);
+      const RankProgram own = rank_programs(request, made)[rank];
       const Layout layout = lay_out(build_program(own.request, own.rank));
       INFO("rank " << rank);
       CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);

@@ -9,12 +9,12 @@ void StepLowering::backward(const StageLayers& stage, int microbatch) {
   restore_in_flight(stage, microbatch);
   last_microbatch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.microbatches;
   builder_.set_microbatch(microbatch);
-  if (!stage.boundary.has_loss) receive(Tensor::dx, stage.end - 1, gradient_);
+  if (!stage.boundary.has_loss) gradient_ = take(stage, Tensor::dx, microbatch);
   for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
   if (stage.boundary.has_embedding) {
     embedding_backward();
   } else {
-    send(Tensor::dx, gradient_);
+    pass(stage, Tensor::dx, microbatch, gradient_);
   }
   if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }

@@ -32,13 +32,13 @@ void StepLowering::forward(const StageLayers& stage, int microbatch) {
   if (stage.boundary.has_embedding) {
     embedding();
   } else {
-    receive(Tensor::x, stage.first, residual_);
+    residual_ = take(stage, Tensor::x, microbatch);
   }
   for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
   if (stage.boundary.has_loss) {
     loss_stage();
   } else {
-    send(Tensor::x, residual_);
+    pass(stage, Tensor::x, microbatch, residual_);
   }
   save_in_flight(stage, microbatch);
 }

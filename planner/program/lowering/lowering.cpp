@@ -25,6 +25,8 @@ Program empty_program(const StepRequest& request) {
   program.strategy = request.strategy;
   program.lengths = lengths_of(request.strategy, request.sequence);
   program.place = place_of(request.strategy.parallel, request.rank);
+  program.place.mesh = request.mesh;
+  program.place.meshes = request.meshes;
   program.dtype = request.dtype;
   program.compute_capability = request.compute_capability;
   program.microbatches = request.microbatches;
@@ -146,8 +148,25 @@ class ArenaWalk final : public LifetimeWatcher {
 }  // namespace
 
 RankOfPipeline whole_model(const StepRequest& request) {
-  return {{{0, 0, static_cast<int>(request.model.layers), request.boundary}},
-          single_stage_schedule(request.microbatches)};
+  RankOfPipeline rank{{{0, 0, static_cast<int>(request.model.layers), request.boundary}}, {}};
+  // Without an end, the neighbour's part passes in messages.
+  const bool before = !request.boundary.has_embedding, after = !request.boundary.has_loss;
+  for (const Action& action : single_stage_schedule(request.microbatches)) {
+    const auto add = [&](ActionKind kind) {
+      rank.actions.push_back(action);
+      rank.actions.back().kind = kind;
+    };
+    const bool forward = action.kind == ActionKind::forward;
+    const bool backward = action.kind == ActionKind::backward;
+    if (forward && before) add(ActionKind::recv_forward);
+    if (backward && after) add(ActionKind::recv_backward);
+    if (backward && after) add(ActionKind::wait_send_forward);
+    add(action.kind);
+    if (forward && after) add(ActionKind::send_forward);
+    if (backward && before) add(ActionKind::send_backward);
+    if (backward && before) add(ActionKind::wait_send_backward);
+  }
+  return rank;
 }
 
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
@@ -155,6 +174,7 @@ Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   // Without this, reallocation takes a tenth of lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
   program.ops.reserve(std::min(kMost, ops_estimate(request)));
+  program.stages = rank.stages;
   StepLowering(program, rank).run();
   return program;
 }

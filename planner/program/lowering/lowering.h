@@ -32,6 +32,16 @@ struct InFlight {
   std::vector<LayerSaved> saved;
 };
 
+/// A residual (x) or its gradient (dx) between two stages: what `stage` has received and not used,
+/// or made and not sent, or sent and not freed.
+struct InTransit {
+  int32_t stage = 0;
+  int microbatch = 0;
+  Tensor what = Tensor::x;
+  std::vector<Parked> blocks;
+  std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
+};
+
 /// K and V of one layer while it runs: resident, or one pair of parked chunks each.
 struct KeyValues {
   BufferId k_all = -1, v_all = -1;
@@ -103,9 +113,17 @@ class StepLowering {
   void loss_stage();
 
   // --- pipeline.cpp
-  /// Receives from, or sends to, a neighbour all blocks of the residual (x) or its gradient (dx).
-  void receive(Tensor what, int layer, std::vector<Parked>& blocks);
-  void send(Tensor what, std::vector<Parked>& blocks);
+  /// Receives from a neighbour all blocks of what an action of the stage needs.
+  void receive(const StageLayers& stage, Tensor what, int microbatch);
+  /// Sends a neighbour all blocks of what an action of the stage has made.
+  void send(const StageLayers& stage, Tensor what, int microbatch);
+  /// Waits until what the stage has sent has left, and frees it.
+  void await_sent(const StageLayers& stage, Tensor what, int microbatch);
+  void message(OpKind kind, const StageLayers& stage, Tensor what, int block, Operand rows);
+  /// What the stage before (after) has passed on, or a neighbour has sent.
+  std::vector<Parked> take(const StageLayers& stage, Tensor what, int microbatch);
+  /// Passes on the stage's result: to this rank's own next (previous) stage, or to be sent.
+  void pass(const StageLayers& stage, Tensor what, int microbatch, std::vector<Parked>& blocks);
   /// The stage of an action, among this rank's.
   const StageLayers& stage_of(const Action& action) const;
   /// Puts away the tensors that a microbatch has saved on a stage, and restores them for its
@@ -212,6 +230,17 @@ class StepLowering {
   void finish_gradients(int unit);  // after its last contribution of the step: norm, and store
   void sum_replicated(int unit);    // over the tensor group, for replicated parameters
   void reduce_to_shard(int unit);
+  /// Adds the gradient's squares to the norm.
+  void add_squares(int unit);
+  /// Whether the unit is a table of which the first and the last stage of a pipeline have a copy
+  /// each. (If both are this rank's, it has one.)
+  bool is_at_both_ends(int unit) const {
+    return unit == embedding_unit() && program_.model.tied_embeddings &&
+           program_.boundary.has_embedding != program_.boundary.has_loss;
+  }
+  /// Sums its gradients over both.
+  void sum_over_ends(int unit);
+  void sum_over_ranks(Tensor scalar, bool in_mesh);
   void store(BufferId& accumulator, BufferId& host, int unit);
   void optimizer();
   /// AdamW; without a norm it clips by that of the step before.
@@ -277,6 +306,7 @@ class StepLowering {
   bool last_microbatch_ = false;                // of its stage, in forward or backward
   std::array<std::vector<int64_t>, 2> passed_;  // microbatches done, by stage: forward, backward
   std::vector<InFlight> in_flight_;
+  std::vector<InTransit> arrived_, leaving_;
 
   // State of the current microbatch.
   const StageLayers* stage_ = nullptr;

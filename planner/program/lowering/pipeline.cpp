@@ -1,6 +1,6 @@
-// Stages of a pipeline. Instead of the embedding and the loss they receive from and send to their
-// neighbours residuals and their gradients, block by block. Between its forward and its backward on
-// a stage a microbatch's tensors are put away while others run.
+// Stages of a pipeline. Instead of the embedding and the loss they take residuals and their
+// gradients from their neighbours and pass others on, block by block. Between its forward and its
+// backward on a stage a microbatch's tensors are put away while others run.
 #include <algorithm>
 
 #include "base/error.h"
@@ -8,23 +8,79 @@
 
 namespace longspan {
 
-void StepLowering::receive(Tensor what, int layer, std::vector<Parked>& blocks) {
+namespace {
+
+std::vector<InTransit>::iterator find(std::vector<InTransit>& all, int32_t stage, Tensor what,
+                                      int microbatch, const char* fault) {
+  const auto it = std::find_if(all.begin(), all.end(), [&](const InTransit& t) {
+    return t.stage == stage && t.what == what && t.microbatch == microbatch;
+  });
+  if (it != all.end()) return it;
+  throw bad_input("stage {}: the {} of microbatch {} {}", stage,
+                  what == Tensor::x ? "residual" : "gradient", microbatch, fault);
+}
+
+}  // namespace
+
+// A residual goes to the stage after, its gradient to the one before.
+void StepLowering::message(OpKind kind, const StageLayers& stage, Tensor what, int block,
+                           Operand rows) {
+  const bool forward = what == Tensor::x, arrives = kind == OpKind::receive;
+  Op& op = builder_.message(shape(kind, what), block, rows);
+  op.from_stage = stage.stage;
+  if (arrives) op.from_stage += forward ? -1 : 1;
+  op.peer = forward == arrives ? stage.before : stage.after;
+}
+
+void StepLowering::receive(const StageLayers& stage, Tensor what, int microbatch) {
+  builder_.set_microbatch(microbatch);
+  InTransit arrives{stage.stage, microbatch, what, std::vector<Parked>(blocks_)};
   for (int i = 0; i < blocks_; ++i) {
     // The backward takes gradients from the last block on.
     const int block = what == Tensor::x ? i : blocks_ - 1 - i;
-    const BufferId arrived = device(what, layer, block);
-    builder_.communicate(shape(OpKind::receive, what), -1, block, {out(arrived)});
-    blocks[block] = builder_.park(arrived, block_between_uses());
+    const BufferId rows = device(what, what == Tensor::x ? stage.first : stage.end - 1, block);
+    message(OpKind::receive, stage, what, block, out(rows));
+    arrives.blocks[block] = builder_.park(rows, block_between_uses());
+  }
+  arrived_.push_back(std::move(arrives));
+}
+
+void StepLowering::send(const StageLayers& stage, Tensor what, int microbatch) {
+  InTransit& leaves = *find(leaving_, stage.stage, what, microbatch, "is sent before it is there");
+  builder_.set_microbatch(microbatch);
+  for (int i = 0; i < blocks_; ++i) {
+    const int block = what == Tensor::x ? i : blocks_ - 1 - i;
+    leaves.rows.resize(blocks_, -1);
+    leaves.rows[block] = builder_.fetch(leaves.blocks[block]);
+    message(OpKind::send, stage, what, block, in(leaves.rows[block]));
   }
 }
 
-void StepLowering::send(Tensor what, std::vector<Parked>& blocks) {
+void StepLowering::await_sent(const StageLayers& stage, Tensor what, int microbatch) {
+  const auto left = find(leaving_, stage.stage, what, microbatch, "is awaited before it is sent");
+  builder_.set_microbatch(microbatch);
   for (int block = 0; block < blocks_; ++block) {
-    const BufferId leaving = builder_.fetch(blocks[block]);
-    builder_.communicate(shape(OpKind::send, what), -1, block, {in(leaving)});
-    builder_.release_fetched(blocks[block], leaving);
-    builder_.drop(blocks[block]);
+    message(OpKind::sent, stage, what, block, in(left->rows[block]));
+    builder_.release_fetched(left->blocks[block], left->rows[block]);
+    builder_.drop(left->blocks[block]);
   }
+  leaving_.erase(left);
+}
+
+std::vector<Parked> StepLowering::take(const StageLayers& stage, Tensor what, int microbatch) {
+  const auto arrived = find(arrived_, stage.stage, what, microbatch, "has not been received");
+  std::vector<Parked> blocks = std::move(arrived->blocks);
+  arrived_.erase(arrived);
+  return blocks;
+}
+
+void StepLowering::pass(const StageLayers& stage, Tensor what, int microbatch,
+                        std::vector<Parked>& blocks) {
+  const int32_t to = what == Tensor::x ? stage.after : stage.before;
+  const bool stays = to == program_.place.mesh;
+  const int32_t next = stage.stage + (what == Tensor::x ? 1 : -1);
+  (stays ? arrived_ : leaving_)
+      .push_back({stays ? next : stage.stage, microbatch, what, std::move(blocks)});
 }
 
 const StageLayers& StepLowering::stage_of(const Action& action) const {

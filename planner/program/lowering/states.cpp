@@ -30,6 +30,24 @@ void StepLowering::run() {
       case ActionKind::backward:
         backward(stage_of(action), action.microbatch);
         break;
+      case ActionKind::recv_forward:
+        receive(stage_of(action), Tensor::x, action.microbatch);
+        break;
+      case ActionKind::recv_backward:
+        receive(stage_of(action), Tensor::dx, action.microbatch);
+        break;
+      case ActionKind::send_forward:
+        send(stage_of(action), Tensor::x, action.microbatch);
+        break;
+      case ActionKind::send_backward:
+        send(stage_of(action), Tensor::dx, action.microbatch);
+        break;
+      case ActionKind::wait_send_forward:
+        await_sent(stage_of(action), Tensor::x, action.microbatch);
+        break;
+      case ActionKind::wait_send_backward:
+        await_sent(stage_of(action), Tensor::dx, action.microbatch);
+        break;
       case ActionKind::optimizer:
         optimizer();
         break;
@@ -190,10 +208,7 @@ void StepLowering::finish_gradients(int unit) {
                            unit - 1, unit, {inout(gradients(unit)), out(workspace)});
       builder_.release_after_window(workspace);
     }
-    const Tensor first = reduces ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
-    const BufferId sum = reduces ? device_shards_[unit] : gradients(unit);
-    builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), unit - 1, unit,
-                     {in(sum), inout(program_.grad_norm)});
+    if (!is_at_both_ends(unit)) add_squares(unit);
   }
   if (reduces) {
     store(device_shards_[unit], host_shards_[unit], unit);
@@ -203,16 +218,49 @@ void StepLowering::finish_gradients(int unit) {
   if (last_microbatch_ && s_.early_update) update(unit);
 }
 
+void StepLowering::add_squares(int unit) {
+  const Tensor first = sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
+  const BufferId sum = sharded() ? device_shards_[unit] : gradients(unit);
+  builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), unit - 1, unit,
+                   {in(sum), inout(program_.grad_norm)});
+}
+
+// It is done at the end: the last stage has its sum long before the first has, and exchanges of a
+// rank run in order.
+void StepLowering::sum_over_ends(int unit) {
+  const Tensor tensor =
+      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
+  BufferId& sum = sharded() ? device_shards_[unit] : device_gradients_[unit];
+  BufferId& on_host = sharded() ? host_shards_[unit] : host_gradients_[unit];
+  if (sum < 0) {
+    sum = device(tensor, unit - 1, unit);
+    builder_.copy(on_host, sum, true);
+  }
+  const BufferId workspace = device(Tensor::ws_reduce_ends, unit - 1, unit);
+  OpShape op = shape(OpKind::all_reduce, tensor);
+  op.of_pipeline = true;
+  builder_.communicate(op, unit - 1, unit, {inout(sum), out(workspace)});
+  builder_.release_after_window(workspace);
+  // The norm counts the table once.
+  if (program_.boundary.has_embedding) add_squares(unit);
+  store(sum, on_host, unit);
+}
+
+void StepLowering::sum_over_ranks(Tensor scalar, bool in_mesh) {
+  const BufferId sum = scalar == Tensor::loss ? program_.loss : program_.grad_norm;
+  OpShape op = shape(OpKind::all_reduce, scalar);
+  if (in_mesh) builder_.communicate(op, -1, 0, {inout(sum)});
+  op.of_pipeline = true;
+  if (program_.place.meshes > 1) builder_.communicate(op, -1, 0, {inout(sum)});
+}
+
 void StepLowering::optimizer() {
   const bool on_device = s_.optimizer == Tier::device;
-  if (parallel_.ranks() > 1) {
-    builder_.communicate(shape(OpKind::all_reduce, Tensor::loss), -1, 0, {inout(program_.loss)});
-  }
-  if (sharded() || is_tensor_parallel()) {
-    // Each rank has the squares of its own shard or part; otherwise all have the norm already.
-    builder_.communicate(shape(OpKind::all_reduce, Tensor::grad_norm), -1, 0,
-                         {inout(program_.grad_norm)});
-  }
+  if (is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
+  sum_over_ranks(Tensor::loss, parallel_.ranks() > 1);
+  // Each rank has the squares of its own shard or part; otherwise all of a mesh have the norm
+  // already.
+  sum_over_ranks(Tensor::grad_norm, sharded() || is_tensor_parallel());
   if (s_.early_update) return;
   BufferId norm = program_.grad_norm;
   if (!on_device) {
