@@ -26,6 +26,7 @@
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
 #include "engine/train/trainer.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {
@@ -306,10 +307,11 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
         "those whose layers are alike; try explain or simulate",
         flags.plan, plan.model.name);
   }
-  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline; pipeline.stages > 1) {
+  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
+      pipeline.stages > 1 && !can_be_laid_out(plan.model, schedule_of(plan))) {
     throw bad_input(
-        "{}: the plan has a {}: pipelines are planned and simulated, the engine does not "
-        "run them yet; `plan --pipeline 1` makes a plan without",
+        "{}: the plan has a {}: the engine runs schedules of whole sequences and undivided "
+        "backwards (gpipe, 1f1b, interleaved-1f1b, bfs, chronos); others are planned and simulated",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

@@ -70,6 +70,12 @@ class CpuBackend final : public Backend {
   }
 
   std::string name() const override { return "cpu"; }
+  void abandon(const std::string& reason) noexcept override {
+    if (ranks_) ranks_->abandon(reason);
+  }
+  void cancel() noexcept override {
+    if (ranks_) ranks_->cancel();
+  }
   int64_t sent_bytes() const override { return comm_ == nullptr ? 0 : comm_->bytes_sent(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;
@@ -133,7 +139,7 @@ void CpuBackend::adamw_op(const Program& p, const Op& op, const OperandPointers&
 
 std::unique_ptr<Backend> make_backend(const Program& program, int compute_threads,
                                       Communicator* comm) {
-  const int64_t ranks = program.strategy.parallel.ranks();
+  const int64_t ranks = world_ranks(program);
   if (ranks != (comm == nullptr ? 1 : comm->size())) {
     throw bad_input("the plan is for {} ranks, and {} run", ranks,
                     comm == nullptr ? 1 : comm->size());

@@ -14,6 +14,11 @@ class HostExchange final : public RankExchange {
   explicit HostExchange(Communicator& comm) : comm_(comm) {}
 
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  void start_send(const Send& send, MessageTag tag) override { comm_.start_send(send, tag); }
+  void finish_send(int peer, MessageTag tag) override { comm_.finish_send(peer, tag); }
+  void receive(const Receive& receive, MessageTag tag) override { comm_.receive(receive, tag); }
+  void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
+  void cancel() noexcept override { comm_.cancel_sends(); }
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override;
   /// REQUIRES: float32.
   void reduce_scatter(const Group& group, DType type, const std::byte* parts, int64_t count,

@@ -41,6 +41,12 @@ class CudaBackend final : public Backend {
     return device_.allocate(tier, bytes);
   }
   DeviceQueues* queues() override { return &device_.queues(); }
+  void abandon(const std::string& reason) noexcept override {
+    if (ranks_ != nullptr) ranks_->abandon(reason);
+  }
+  void cancel() noexcept override {
+    if (ranks_ != nullptr) ranks_->cancel();
+  }
   int64_t sent_bytes() const override { return ranks_ == nullptr ? 0 : ranks_->sent_bytes(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;
@@ -146,7 +152,7 @@ void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp
 std::unique_ptr<Backend> make_backend(const Program& program, Device& device, int host_threads,
                                       std::unique_ptr<DeviceRanks> ranks,
                                       const Progress& preparing) {
-  if (const int64_t wanted = program.strategy.parallel.ranks(); wanted > 1 && ranks == nullptr) {
+  if (const int64_t wanted = world_ranks(program); wanted > 1 && ranks == nullptr) {
     throw bad_input("cuda backend: the plan is for {} ranks, and one runs", wanted);
   }
   const int threads = host_threads > 0 ? host_threads : bound_processors();

@@ -6,6 +6,9 @@
 // rank it copied from, whose queue waits for it; the sent data may then be overwritten. So threads
 // wait only until others have submitted, and queues wait for queues.
 #include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,13 +24,26 @@
 namespace longspan::cuda {
 namespace {
 
+// A message to another stage, from its start to its end. The receiver's queue waits for `ready` and
+// copies; `copied` is recorded when `submitted` is set, unless the receiver failed.
+struct TaggedSend {
+  TaggedSend* self = this;  // what the receiver is told
+  int peer = -1;            // -1: not in use
+  MessageTag tag = 0;
+  const std::byte* data = nullptr;
+  int64_t bytes = 0;
+  Event ready, copied;
+  std::atomic<bool> submitted{false};
+};
+
 // State of a rank that is visible to the others. An event may be recorded again only after each
 // waiting rank has submitted its wait: `ready` is waited for between the two meetings, `taken[r]`
 // before rank r enters the first meeting of its next exchange with this rank.
 struct Events {
   explicit Events(int ranks) : taken(ranks) {}
-  Event ready;               // the data of this rank is ready to be copied
-  std::vector<Event> taken;  // the data from each other rank is copied
+  Event ready;                  // the data of this rank is ready to be copied
+  std::vector<Event> taken;     // the data from each other rank is copied
+  std::list<TaggedSend> sends;  // entries are used again
 };
 
 class LocalRanks final : public QueueRanks {
@@ -56,6 +72,51 @@ class LocalRanks final : public QueueRanks {
       }
     });
   }
+
+  void start_send(const Send& send, MessageTag tag) override {
+    TaggedSend& message = sent(-1, 0);
+    message.peer = send.peer;
+    message.tag = tag;
+    message.data = send.data;
+    message.bytes = send.bytes;
+    message.submitted = false;
+    message.ready.record(queue());
+    comm_.start_send({send.peer, bytes_at(&message.self), sizeof(TaggedSend*)}, tag);
+  }
+
+  void finish_send(int peer, MessageTag tag) override {
+    TaggedSend& message = sent(peer, tag);
+    comm_.finish_send(peer, tag);
+    message.submitted.wait(false);
+    message.copied.wait_on(queue());
+    count_sent(message.bytes);
+    message.peer = -1;
+  }
+
+  void receive(const Receive& receive, MessageTag tag) override {
+    TaggedSend* message = nullptr;
+    comm_.receive({receive.peer, bytes_at(&message), sizeof(TaggedSend*)}, tag);
+    const auto submitted = [&] {
+      message->submitted = true;
+      message->submitted.notify_all();
+    };
+    try {
+      if (message->bytes != receive.bytes) {
+        throw failed("{}",
+                     describe_mismatch(receive.peer, message->bytes, comm_.rank(), receive.bytes));
+      }
+      message->ready.wait_on(queue());
+      copy_bytes(queue(), message->data, receive.bytes, receive.data);
+      message->copied.record(queue());
+    } catch (...) {
+      submitted();
+      throw;
+    }
+    submitted();
+  }
+
+  void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
+  void cancel() noexcept override { comm_.cancel_sends(); }
 
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
     const auto bytes = static_cast<int64_t>(shard.size());
@@ -117,6 +178,15 @@ class LocalRanks final : public QueueRanks {
     const std::byte* data = nullptr;
     int64_t bytes = 0;
   };
+
+  // The message in flight to this peer; with -1 one that is not in use.
+  TaggedSend& sent(int peer, MessageTag tag) {
+    for (TaggedSend& message : own_->sends) {
+      if (message.peer == peer && (peer < 0 || message.tag == tag)) return message;
+    }
+    assert(peer < 0);
+    return own_->sends.emplace_back();
+  }
 
   template <class T>
   static std::byte* bytes_at(T* data) {

@@ -1,4 +1,5 @@
 // Ranks with a GPU each, which exchange through NCCL.
+#include "base/error.h"
 #include "engine/comm/collectives.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/nccl_communicators.h"
@@ -11,6 +12,7 @@ class NcclRanks final : public QueueRanks {
  public:
   NcclRanks(Communicator& comm, const ParallelLayout& parallel, Device& device)
       : QueueRanks(parallel, device),
+        comm_(comm),
         stream_(static_cast<cudaStream_t>(queue().stream)),
         world_(whole_world(comm)),
         communicators_(comm, parallel) {}
@@ -32,6 +34,13 @@ class NcclRanks final : public QueueRanks {
     });
     for (const Send& send : sends) count_sent(send.bytes);
   }
+
+  void start_send(const Send& /*send*/, MessageTag /*tag*/) override { refuse(); }
+  void finish_send(int /*peer*/, MessageTag /*tag*/) override { refuse(); }
+  void receive(const Receive& /*receive*/, MessageTag /*tag*/) override { refuse(); }
+
+  void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
+  void cancel() noexcept override {}
 
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
     if (group.size() == 1) {
@@ -74,6 +83,7 @@ class NcclRanks final : public QueueRanks {
   }
 
  private:
+  [[noreturn]] static void refuse() { throw failed("NCCL: pipelines are not run yet"); }
   void add_up(const Group& group, void* data, int64_t count, ncclDataType_t type) {
     if (group.size() == 1) return;
     communicators_.submit(group, [&](ncclComm_t comm) {
@@ -81,6 +91,7 @@ class NcclRanks final : public QueueRanks {
     });
   }
 
+  Communicator& comm_;
   cudaStream_t stream_;
   Group world_;
   NcclCommunicators communicators_;

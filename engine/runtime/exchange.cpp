@@ -214,6 +214,24 @@ void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
   for (const UnitRange& r : ranges) packed += copy(packed, r, grads + r.begin * 4);
 }
 
+// A message between stages: to, or from, the same place in the mesh of the other.
+void message(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
+  const int peer = static_cast<int>(message_peer(p, op));
+  const auto tag = static_cast<MessageTag>(message_number(p, op));
+  std::byte* rows = at[0];
+  const int64_t bytes = p.bytes_of(op.operands[0]);
+  switch (op.kind) {
+    case OpKind::send:
+      ranks.start_send({peer, rows, bytes}, tag);
+      break;
+    case OpKind::sent:
+      ranks.finish_send(peer, tag);
+      break;
+    default:
+      ranks.receive({peer, rows, bytes}, tag);
+  }
+}
+
 }  // namespace
 
 void run_exchange(RankExchange& ranks, const Program& p, const Op& op,
@@ -242,6 +260,11 @@ void run_exchange(RankExchange& ranks, const Program& p, const Op& op,
       break;
     case OpKind::sum_replicated:
       sum_replicated(ranks, p, op, operands);
+      break;
+    case OpKind::send:
+    case OpKind::sent:
+    case OpKind::receive:
+      message(ranks, p, op, operands);
       break;
     default:
       throw failed("{} exchanges nothing", name_of(op.kind));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/group.h"
@@ -25,6 +26,15 @@ class RankExchange {
 
   /// Exchanges all messages at once, as Communicator::exchange(). Peers are ranks of the world.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  /// Messages between stages of a pipeline, as Communicator's of the same names.
+  virtual void start_send(const Send& send, MessageTag tag) = 0;
+  virtual void finish_send(int peer, MessageTag tag) = 0;
+  virtual void receive(const Receive& receive, MessageTag tag) = 0;
+
+  /// As Backend's.
+  virtual void abandon(const std::string& reason) noexcept = 0;
+  virtual void cancel() noexcept = 0;
+
   /// Gathers every rank's shard into out[0, n * shard bytes), in the order of the group. May be in
   /// place: `shard` at its position in `out`.
   virtual void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) = 0;

@@ -53,16 +53,20 @@ class StreamProgress {
     done_[stream].compare_exchange_strong(expected, ordinal + 1, std::memory_order_release);
     done_[stream].notify_all();
   }
-  void fail(std::exception_ptr error) {
+  /// Returns whether it is the first failure.
+  bool fail(std::exception_ptr error) {
+    bool first = false;
     {
       const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::move(error);
+      first = error_ == nullptr;
+      if (first) error_ = std::move(error);
     }
     failed_.store(true, std::memory_order_release);
     for (std::atomic<int32_t>& done : done_) {
       done.store(INT32_MAX, std::memory_order_release);
       done.notify_all();
     }
+    return first;
   }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   void rethrow() const {
@@ -192,8 +196,8 @@ Timeline Executor::run(const StepContext& context) {
         touch(op, high_water[stream]);
         progress.complete(stream, n);
       }
-    } catch (...) {
-      progress.fail(std::current_exception());
+    } catch (const std::exception& error) {
+      if (progress.fail(std::current_exception())) backend_.abandon(error.what());
     }
   };
 
@@ -211,6 +215,7 @@ Timeline Executor::run(const StepContext& context) {
       progress.fail(std::current_exception());
     }
   }
+  if (progress.failed()) backend_.cancel();
   progress.rethrow();
   timeline.step_seconds = seconds_between(begin, Clock::now());
 
@@ -231,6 +236,16 @@ Timeline Executor::run(const StepContext& context) {
 }
 
 void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
+  try {
+    run_all_in_random_order(context, seed);
+  } catch (const std::exception& error) {
+    backend_.abandon(error.what());
+    backend_.cancel();
+    throw;
+  }
+}
+
+void Executor::run_all_in_random_order(const StepContext& context, uint64_t seed) {
   std::mt19937_64 random(seed);
   if (queues_ != nullptr) queues_->begin(ops_of_streams(layout_));
   std::array<int32_t, kStreamCount> done{};

@@ -59,6 +59,7 @@ class Executor {
   std::array<int64_t, kTierCount> arena_bytes() const { return layout_.arena_bytes; }
 
  private:
+  void run_all_in_random_order(const StepContext& context, uint64_t seed);
   void await(int stream, const Waits& waits, StreamProgress& progress);
   void run_op(const Op& op, const StepContext& context);
   void submit(const Op& op, int32_t n, const StepContext& context);

@@ -22,14 +22,39 @@
 namespace longspan {
 namespace {
 
+// The unit of a rank's program that is this unit of the model; -1 if another rank of the pipeline
+// has it.
+int unit_of_program(const Program& program, const ModelSpec& model, size_t model_unit) {
+  const auto at = static_cast<int64_t>(model_unit);
+  const bool is_layer = 1 <= at && at <= model.layers;
+  if (!is_layer) {
+    const size_t own = at == 0 ? 0 : program.parameters.size() - 1;
+    return program.parameters[own] < 0 ? -1 : static_cast<int>(own);
+  }
+  for (const StageLayers& stage : program.stages) {
+    const int64_t layer = at - 1 - stage.in_model;
+    if (0 <= layer && layer < stage.end - stage.first) {
+      return stage.first + static_cast<int>(layer) + 1;
+    }
+  }
+  return -1;
+}
+
+BufferId at_unit(const std::vector<BufferId>& buffers, int unit) {
+  return unit < 0 ? -1 : buffers[unit];
+}
+
 // Assembles a unit of the model from the parts of all ranks: shards (ZeRO) give slices (TP), slices
-// give the whole.
+// give the whole. Ranks that do not have the unit, or have only copies, have empty parts.
 std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
                              const std::vector<std::string>& parts) {
   const ParallelLayout& parallel = program.strategy.parallel;
   std::vector<float> whole(unit.elements);
+  int64_t mesh = 0;
+  while (parts[mesh * parallel.ranks()].empty()) ++mesh;
   for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
-    const Place place = place_of(parallel, rank);
+    Place place = place_of(parallel, rank);
+    place.mesh = mesh;
     const RankGroup holders = replica_group(parallel, place);
     if (holders.index != 0) continue;  // the slice is assembled for its first holder
     std::string slice;
@@ -41,18 +66,28 @@ std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
   return whole;
 }
 
-// Returns a whole unit of any state as float32, from any tier. If there are several ranks,
-// rank 0 gets it (gathered from all if the unit is sharded or sliced), and the others get an empty
-// vector.
+// Whether the ranks hold parts of the states: shards, slices or stages.
+bool in_parts(const Program& program) {
+  return program.strategy.parallel.shards() > 1 || program.strategy.parallel.tensor > 1 ||
+         program.place.meshes > 1;
+}
+
+// Returns a whole unit of any state as float32, from any tier; `buffer` is -1 on ranks that do not
+// have it. If there are several ranks, rank 0 gets it, and the others get an empty vector.
 std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
                               const ParameterUnit& unit) {
   const Program& program = executor.program();
-  std::vector<float> held(program.bytes_of(buffer) / 4);
-  const bool is_part = std::ssize(held) < unit.elements || program.strategy.parallel.tensor > 1;
   const bool is_root = comm == nullptr || comm->rank() == 0;
-  if (!is_root && !is_part) return {};
-  executor.read(buffer, held.data());
-  if (comm == nullptr || !is_part) {
+  const bool gathers = comm != nullptr && in_parts(program);
+  if (!is_root && !gathers) return {};
+  const bool is_copy = program.strategy.parallel.shards() == 1 &&
+                       replica_group(program.strategy.parallel, program.place).index != 0;
+  std::vector<float> held;
+  if (buffer >= 0 && !is_copy) {
+    held.resize(program.bytes_of(buffer) / 4);
+    executor.read(buffer, held.data());
+  }
+  if (!gathers) {
     held.resize(unit.elements);
     return held;
   }
@@ -61,12 +96,12 @@ std::vector<float> whole_unit(const Executor& executor, Communicator* comm, Buff
   return is_root ? assembled(program, unit, parts) : std::vector<float>{};
 }
 
-// Returns this rank's slice (TP) of a unit of the model.
+// Returns this rank's slice (TP) of a unit.
 std::vector<float> slice_of(const Program& program, int unit, const std::vector<float>& whole) {
   const int64_t degree = program.strategy.parallel.tensor;
-  const ParameterUnit model_unit = parameter_units(program.model)[unit];
+  const ParameterUnit own = parameter_units(program.model)[unit];
   std::vector<float> slice;
-  for (const SliceRun& run : slice_runs(program.model, model_unit, degree, program.place.tensor)) {
+  for (const SliceRun& run : slice_runs(program.model, own, degree, program.place.tensor)) {
     const auto from = whole.begin() + run.whole;
     slice.insert(slice.end(), from, from + run.count);
   }
@@ -107,6 +142,8 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
 void load_parameters(Executor& executor, const ModelSpec& model, const WeightFiles& files) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
+    const int own = unit_of_program(executor.program(), model, unit);
+    if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       files.read("", tensor, values.data() + tensor.offset);
@@ -114,7 +151,7 @@ void load_parameters(Executor& executor, const ModelSpec& model, const WeightFil
     if (units[unit].kind == ParameterUnit::Kind::embedding && model.tied_embeddings) {
       files.check_tied(units[unit].tensors.front(), values.data());
     }
-    write_parameters(executor, static_cast<int>(unit), values);
+    write_parameters(executor, own, values);
   }
 }
 
@@ -151,15 +188,17 @@ void write_parameters(Executor& executor, int unit, const std::vector<float>& va
 
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed) {
   const std::vector<ParameterUnit> units = parameter_units(model);
+  const Program& program = executor.program();
   for (size_t unit = 0; unit < units.size(); ++unit) {
+    const int own = unit_of_program(program, model, unit);
+    if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
-    const Program& program = executor.program();
-    write_unit(executor, program.adam_m[unit], values);
-    write_unit(executor, program.adam_v[unit], values);
+    write_unit(executor, program.adam_m[own], values);
+    write_unit(executor, program.adam_v[own], values);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       initialize_tensor(model, tensor, seed, values.data() + tensor.offset);
     }
-    write_parameters(executor, static_cast<int>(unit), values);
+    write_parameters(executor, own, values);
   }
 }
 
@@ -192,7 +231,8 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   if (comm != nullptr && comm->rank() != 0) {
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
-        whole_unit(executor, comm, (*section.buffers)[unit], units[unit]);
+        const int own = unit_of_program(program, model, unit);
+        whole_unit(executor, comm, at_unit(*section.buffers, own), units[unit]);
       }
     }
     return;
@@ -201,24 +241,30 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   check_space(path, checkpoint_bytes(model), "the checkpoint");
   // Tensors are written in order, so only one unit is in memory at a time, and rank 0 gathers units
   // in the same order as the other ranks above.
-  auto cached = std::make_shared<std::pair<BufferId, std::vector<float>>>(-1, std::vector<float>());
+  struct Cached {
+    const ParameterUnit* unit = nullptr;
+    const char* section = nullptr;
+    std::vector<float> values;
+  };
+  auto cached = std::make_shared<Cached>();
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
-      const BufferId buffer = (*section.buffers)[unit];
+      const BufferId buffer = at_unit(*section.buffers, unit_of_program(program, model, unit));
       const ParameterUnit& of = units[unit];
       for (const ParameterTensor& tensor : of.tensors) {
-        tensors.push_back({section.prefix + tensor.name, file_shape(tensor),
-                           [&executor, comm, cached, buffer, &of, tensor](float* out) {
-                             if (cached->first != buffer) {
-                               *cached = {buffer, whole_unit(executor, comm, buffer, of)};
-                             }
-                             const float* values = cached->second.data() + tensor.offset;
-                             if (tensor.transposed_in_file) {
-                               transpose(values, tensor.shape[0], tensor.shape[1], out);
-                             } else {
-                               std::copy_n(values, tensor.elements, out);
-                             }
-                           }});
+        tensors.push_back(
+            {section.prefix + tensor.name, file_shape(tensor),
+             [&executor, comm, cached, buffer, &of, &section, tensor](float* out) {
+               if (cached->unit != &of || cached->section != section.prefix) {
+                 *cached = {&of, section.prefix, whole_unit(executor, comm, buffer, of)};
+               }
+               const float* values = cached->values.data() + tensor.offset;
+               if (tensor.transposed_in_file) {
+                 transpose(values, tensor.shape[0], tensor.shape[1], out);
+               } else {
+                 std::copy_n(values, tensor.elements, out);
+               }
+             }});
       }
     }
   }
@@ -253,13 +299,15 @@ TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
   load_parameters(executor, model, files);
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
+    const int own = unit_of_program(executor.program(), model, unit);
+    if (own < 0) continue;
     std::vector<float> m(units[unit].elements), v(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       files.read(kSections[1], tensor, m.data() + tensor.offset);
       files.read(kSections[2], tensor, v.data() + tensor.offset);
     }
-    write_unit(executor, executor.program().adam_m[unit], m);
-    write_unit(executor, executor.program().adam_v[unit], v);
+    write_unit(executor, executor.program().adam_m[own], m);
+    write_unit(executor, executor.program().adam_v[own], v);
   }
   return progress;
 }

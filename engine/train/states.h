@@ -14,9 +14,12 @@
 
 namespace longspan {
 
-/// Writes one unit's parameters, given as float32 in the model's layout, into the optimizer's copy
-/// and the kernels' copy: of each, the shard that this rank holds.
+/// Writes the parameters of one unit of the executor's program, given as float32 in the model's
+/// layout, into the optimizer's copy and the kernels' copy: of each, the shard that this rank
+/// holds.
 void write_parameters(Executor& executor, int unit, const std::vector<float>& values);
+
+// `model` is the whole model below. A rank of a pipeline has some of its units.
 
 /// Initializes the parameters from `seed` and sets the optimizer's moments to zero.
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);

@@ -10,6 +10,7 @@
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
+#include "planner/plan/pipeline_plan.h"
 
 namespace longspan {
 namespace {
@@ -21,15 +22,21 @@ Program checked_program(const Plan& plan, Communicator* comm) {
   } else {
     agree(*comm, [&] { check_backend(plan.hardware); });
   }
-  StepRequest request = step_request(plan);
-  const int64_t ranks = plan.strategy.parallel.ranks();
-  if (comm != nullptr) request.rank = comm->rank();
+  const ParallelLayout& parallel = plan.strategy.parallel;
+  const int64_t ranks = parallel.ranks(), rank = comm == nullptr ? 0 : comm->rank();
   if (const int64_t present = comm == nullptr ? 1 : comm->size(); present != ranks) {
-    throw bad_input("the plan is for {}, and {} {} there",
-                    longspan::describe(plan.strategy.parallel), present,
+    throw bad_input("the plan is for {}, and {} {} there", longspan::describe(parallel), present,
                     present == 1 ? "is" : "are");
   }
-  return build_program(request);
+  if (!parallel.has_pipeline()) {
+    StepRequest request = step_request(plan);
+    request.rank = rank;
+    return build_program(request);
+  }
+  // A pipeline is the outermost dimension.
+  RankProgram own = rank_programs(plan)[rank / parallel.stage_ranks()];
+  own.request.rank = rank % parallel.stage_ranks();
+  return build_program(own.request, own.rank);
 }
 
 ExecutorOptions executor_options(const Plan& plan, const TrainerOptions& options) {

@@ -10,7 +10,9 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/states.h"
+#include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan::testing {
 
@@ -44,9 +46,42 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
   return weights;
 }
 
+Program program_of(const StepCase& step, int rank) {
+  StepRequest request{step.model,        step.strategy, step.sequence,
+                      step.microbatches, step.dtype,    rank};
+  const ParallelLayout& parallel = step.strategy.parallel;
+  if (!parallel.has_pipeline()) return build_program(request);
+  const Pipeline& pipeline = parallel.pipeline;
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(pipeline.stages);
+  wanted.virtual_stages = static_cast<int32_t>(pipeline.virtual_stages);
+  wanted.microbatches = static_cast<int32_t>(step.microbatches);
+  wanted.slices = static_cast<int32_t>(pipeline.slices);
+  const Schedule schedule = make_schedule(schedule_family(pipeline.schedule), wanted);
+  RankProgram own = rank_programs(request, schedule)[rank / parallel.stage_ranks()];
+  own.request.rank = rank % parallel.stage_ranks();
+  return build_program(own.request, own.rank);
+}
+
+namespace {
+
+// By unit of the model: the unit of the rank's program, or -1.
+std::vector<int> units_of_rank(const Program& p, const ModelSpec& model) {
+  std::vector<int> own(model.layers + 2, -1);
+  if (p.parameters.front() >= 0) own.front() = 0;
+  if (p.parameters.back() >= 0) own.back() = static_cast<int>(p.parameters.size()) - 1;
+  for (const StageLayers& stage : p.stages) {
+    for (int layer = stage.first; layer < stage.end; ++layer) {
+      own[1 + stage.in_model + layer - stage.first] = 1 + layer;
+    }
+  }
+  return own;
+}
+
+}  // namespace
+
 StepOutcome run_step(const StepCase& step, Communicator* comm) {
-  Program program = build_program({step.model, step.strategy, step.sequence, step.microbatches,
-                                   step.dtype, comm == nullptr ? 0 : comm->rank()});
+  Program program = program_of(step, comm == nullptr ? 0 : comm->rank());
   const std::unique_ptr<Backend> backend = step.make_backend
                                                ? step.make_backend(program, comm)
                                                : cpu::make_backend(program, step.threads, comm);
@@ -57,18 +92,21 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   initialize_states(executor, step.model, 1);
   const std::vector<std::vector<float>> weights = case_weights(step);
   const Program& p = executor.program();
+  const std::vector<int> own = units_of_rank(p, step.model);
   for (size_t unit = 0; unit < weights.size(); ++unit) {
-    write_parameters(executor, static_cast<int>(unit), weights[unit]);
+    if (own[unit] >= 0) write_parameters(executor, own[unit], weights[unit]);
   }
 
   StepOutcome outcome;
   outcome.gradients.resize(weights.size());
+  outcome.parameters.resize(weights.size());
   // A device may still use them, unless ops are waited for one by one.
   const bool waits = backend->queues() == nullptr || step.random_order;
   executor.before_op = [&](const Op& op) {
     if (op.kind != OpKind::adamw || !waits) return;
     const BufferId grads = op.operands[operand_index(OpKind::adamw, "grads")];
-    std::vector<float>& gradient = outcome.gradients[op.index];
+    const auto unit = std::find(own.begin(), own.end(), op.index) - own.begin();
+    std::vector<float>& gradient = outcome.gradients[unit];
     gradient.resize(p.bytes_of(grads) / 4);
     executor.read(grads, gradient.data());
   };
@@ -92,17 +130,19 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   executor.read(p.loss, &outcome.loss);
   executor.read(p.grad_norm, &outcome.gradient_norm);
   for (size_t unit = 0; unit < weights.size(); ++unit) {
-    std::vector<float>& values =
-        outcome.parameters.emplace_back(p.bytes_of(p.parameters[unit]) / 4);
-    executor.read(p.parameters[unit], values.data());
+    if (own[unit] < 0) continue;
+    const BufferId parameters = p.parameters[own[unit]];
+    std::vector<float>& values = outcome.parameters[unit];
+    values.resize(p.bytes_of(parameters) / 4);
+    executor.read(parameters, values.data());
     if (waits) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
     const double norm =
         step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);
     const double kept = (1 - context.beta1) * std::min(1.0, context.clip_norm / norm);
     std::vector<float>& gradient = outcome.gradients[unit];
-    gradient.resize(p.bytes_of(p.adam_m[unit]) / 4);
-    executor.read(p.adam_m[unit], gradient.data());
+    gradient.resize(p.bytes_of(p.adam_m[own[unit]]) / 4);
+    executor.read(p.adam_m[own[unit]], gradient.data());
     for (float& value : gradient) value = static_cast<float>(value / kept);
   }
   outcome.sent_bytes = backend->sent_bytes() - sent_before;

@@ -36,12 +36,15 @@ struct StepCase {
 struct StepOutcome {
   double loss = 0;
   double gradient_norm = 0;
-  std::vector<std::vector<float>> gradients;   // per unit
+  std::vector<std::vector<float>> gradients;   // per unit; empty if another stage has it
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};
   int64_t sent_bytes = 0;  // to other ranks
 };
+
+/// The program of one rank of the case.
+Program program_of(const StepCase& step, int rank);
 
 /// The tokens of one microbatch: S + 1 ids.
 std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
