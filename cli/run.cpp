@@ -308,10 +308,11 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
         flags.plan, plan.model.name);
   }
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
-      pipeline.stages > 1 && !can_be_laid_out(plan.model, schedule_of(plan))) {
+      pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(
-        "{}: the plan has a {}: the engine runs schedules of whole sequences and undivided "
-        "backwards (gpipe, 1f1b, interleaved-1f1b, bfs, chronos); others are planned and simulated",
+        "{}: the plan has a {}: the engine runs schedules with undivided backwards and slices of "
+        "equal tokens (gpipe, 1f1b, interleaved-1f1b, bfs, chronos, seq1f1b, terapipe); others are "
+        "planned and simulated",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

@@ -255,7 +255,11 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
   }
   for (size_t moment = 0; moment < bytes.bytes.size(); ++moment) {
     TierBytes besides{};
-    in_flight.add(order.at_moments.held[moment], besides);
+    if (order.sliced_layout) {
+      in_flight.add_least(order.at_moments.held[moment], pipeline.virtual_stages, besides);
+    } else {
+      in_flight.add(order.at_moments.held[moment], besides);
+    }
     for (int tier = 0; tier < kTierCount; ++tier) {
       sum.bytes[moment][tier] =
           bytes.bytes[moment][tier] + static_cast<double>(besides[tier] - elsewhere[tier]);

@@ -78,7 +78,9 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
-    order.laid_out = can_be_laid_out(model_, schedule);
+    const bool laid_out = can_be_laid_out({model_, c.strategy}, schedule);
+    order.laid_out = laid_out && schedule.slices == 1;
+    order.sliced_layout = laid_out && schedule.slices > 1;
     order.cost = timing.cost / (times.forward + times.input + times.weight);
     const std::vector<int32_t> ranks = schedule.ranks_of_stages();
     std::vector<LayersByKind> of_rank(schedule.ranks.size(), LayersByKind(kinds_, 0));

@@ -19,11 +19,12 @@
 namespace longspan {
 
 struct PipelineOrder {
-  bool possible = true;   ///< the schedule takes these numbers
-  bool splits = false;    ///< gradients of weights are separate actions
-  bool laid_out = false;  ///< memory is that of a layout, not a sum
-  double cost = 0;        ///< of a step, in microbatches of a rank
-  double held = 0;        ///< microbatches in flight on the rank that holds most
+  bool possible = true;        ///< the schedule takes these numbers
+  bool splits = false;         ///< gradients of weights are separate actions
+  bool laid_out = false;       ///< memory is that of a layout of whole sequences, not a sum
+  bool sliced_layout = false;  ///< memory is that of a layout of slices
+  double cost = 0;             ///< of a step, in microbatches of a rank
+  double held = 0;             ///< microbatches in flight on the rank that holds most
   HeldAtMoments at_moments;
   /// The fewest layers of each kind on the ranks of the first and the last stage, or on all ranks
   /// if all have a part of the vocabulary.

@@ -168,7 +168,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
     for (int tier = 0; tier < kTierCount; ++tier) most[tier] = std::max(most[tier], bytes[tier]);
   };
-  if (rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule)) {
+  if (rank_memory == RankMemory::laid_out && can_be_laid_out(request, schedule)) {
     for (const RankProgram& rank : rank_programs(request, schedule)) include(arenas_of_rank(rank));
     return most;
   }
@@ -187,8 +187,9 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   return most;
 }
 
-bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule) {
-  return model.uniform() && schedule.slices == 1 &&
+bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
+  const Pipeline& p = request.strategy.parallel.pipeline;
+  return request.model.uniform() && !p.equal_work && ranks_that_share(p) == 0 &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
              return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
@@ -242,8 +243,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   step.bubble_rate = timing.bubble_rate;
   step.whole.step_seconds = timing.cost + step.rest_seconds;
 
-  const bool lays_out =
-      rank_memory == RankMemory::laid_out && can_be_laid_out(request.model, schedule);
+  const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(request, schedule);
   std::vector<RankProgram> laid_out;
   if (lays_out) laid_out = rank_programs(request, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {

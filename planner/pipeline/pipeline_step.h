@@ -62,8 +62,8 @@ struct PipelineStep {
 /// the stage's layers.
 using EvaluateStage = std::function<Evaluation(const StepRequest& stage)>;
 
-/// How the memory of a rank is computed: by arithmetic, or by a layout of its whole list, if that
-/// consists of F and B of whole sequences.
+/// How the memory of a rank is computed: by arithmetic, or by a layout of its whole list, if it
+/// can_be_laid_out().
 enum class RankMemory { summed, laid_out };
 
 /// Evaluates the step of a pipeline. Throws bad_input if the schedule does not take these numbers
@@ -78,9 +78,10 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
-/// Whether the lists of a model's schedule can be lowered, so that memory is that of a layout: they
-/// consist of F and B of whole sequences.
-bool can_be_laid_out(const ModelSpec& model, const Schedule& schedule);
+/// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
+/// layers are alike, and the lists consist of F and B, of whole sequences or of slices of equal
+/// tokens that no ranks share.
+bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.
 bool splits_backward(const Schedule& schedule);

@@ -1,5 +1,6 @@
 #include "planner/pipeline/rank_program.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -117,7 +118,11 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
     StepRequest& own = program.request;
+    const int64_t slices = own.strategy.parallel.pipeline.slices;
     own.strategy.parallel.pipeline = {};
+    own.strategy.parallel.pipeline.slices = slices;
+    own.strategy.block_tokens = std::min(own.strategy.block_tokens, own.sequence / slices);
+    own.strategy.chunk_tokens = std::min(own.strategy.chunk_tokens, own.sequence / slices);
     own.boundary = {false, false};
     own.mesh = static_cast<int64_t>(rank);
     own.meshes = static_cast<int64_t>(schedule.ranks.size());

@@ -110,8 +110,15 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
   if (slices == 1) return;
   if (s.qkv.where != Saved::keep) {
     const double away = std::ceil(s.qkv.fraction * static_cast<double>(layers));
-    kept_[0] +=
+    const int64_t kv =
         static_cast<int64_t>(away) * kv_units * 2 * round_up(bytes[Tensor::k_all], kArenaAlignment);
+    kept_[0] += kv;
+    if (s.qkv.where != Saved::recompute) {
+      const int tier = s.qkv.where == Saved::host ? 1 : 2;
+      kept_[tier] -= kv;
+      moved_[0] += kv;
+      moved_[tier] -= kv;
+    }
   }
   gradients_ = (layers * slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
 }
@@ -120,15 +127,25 @@ void SlicesInFlight::include(const SlicesInFlight& other, double part) {
   for (int tier = 0; tier < kTierCount; ++tier) {
     kept_[tier] += std::llround(part * static_cast<double>(other.kept_[tier]));
   }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    moved_[tier] += std::llround(part * static_cast<double>(other.moved_[tier]));
+  }
   gradients_ += std::llround(part * static_cast<double>(other.gradients_));
 }
 
 void SlicesInFlight::add(double held, TierBytes& bytes) const {
   const double others = std::max(0.0, held * static_cast<double>(slices_) - 1);
   for (int tier = 0; tier < kTierCount; ++tier) {
-    bytes[tier] += std::llround(others * static_cast<double>(kept_[tier]));
+    bytes[tier] += std::llround(others * static_cast<double>(kept_[tier])) + moved_[tier];
   }
   bytes[0] += gradients_;
+}
+
+void SlicesInFlight::add_least(double held, int64_t virtual_stages, TierBytes& bytes) const {
+  add(held, bytes);
+  if (slices_ == 1) return;
+  const int64_t surplus = gradients_ - gradients_ / virtual_stages + kept_[0];
+  bytes[0] -= std::min(gradients_, surplus);
 }
 
 void cut_to_slice(StepRequest& request, const LayerRun& run) {

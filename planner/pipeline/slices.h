@@ -40,10 +40,16 @@ class SlicesInFlight {
   /// Adds to `bytes`, the memory of one slice's program, the memory of the other slices of `held`
   /// microbatches, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
+  /// As add(), but no more than a layout needs: when gradients of keys and values are there, a
+  /// slice's saved tensors are gone, and of several stages on a rank maybe only one has them.
+  void add_least(double held, int64_t virtual_stages, std::array<int64_t, kTierCount>& bytes) const;
 
  private:
   int64_t slices_;
   std::array<int64_t, kTierCount> kept_{};
+  // What one slice's program puts elsewhere than it is with the others: keys and values, which its
+  // policy would store.
+  std::array<int64_t, kTierCount> moved_{};
   int64_t gradients_ = 0;
 };
 

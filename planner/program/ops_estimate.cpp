@@ -175,8 +175,9 @@ class Counter {
   double ends() const {
     const double through = 1 + block_between_uses_;
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
-    ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through);
-    ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through);
+    // Without an end: a message comes, another is sent and awaited.
+    ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through + 1);
+    ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);
     double loads = boundary_.has_embedding ? 1 : 0;
     if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
     return ops + loads * load_parameters();

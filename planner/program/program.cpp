@@ -38,7 +38,7 @@ int64_t first_own_token(const Program& p, int64_t chunk) {
 
 int64_t first_token_of_run(const Program& p, int64_t run) {
   if (p.lengths.tensor == 1) return first_own_token(p, run);
-  return p.place.tensor * p.lengths.own_run();
+  return run * p.lengths.dense_block() + p.place.tensor * p.lengths.own_run();
 }
 
 double loss_scale(const Program& p) {

@@ -170,8 +170,8 @@ struct Lengths {
 };
 Lengths lengths_of(const Strategy& strategy, int64_t sequence);
 
-/// True if the output of a query chunk may come from several ops, as keys stream or travel around a
-/// ring, and activations are narrower than the float32 of the sum (o_sum).
+/// True if the output of a query chunk may come from several ops, as keys stream, come in slices or
+/// travel around a ring, and activations are narrower than the float32 of the sum (o_sum).
 bool sums_attention(const Strategy& strategy, const Lengths& lengths, DType dtype);
 
 /// The heads of one head group over all ranks, which a rank projects for its own tokens.

@@ -30,13 +30,13 @@ std::optional<ActionKind> kind_of(std::string_view word) {
   return static_cast<ActionKind>(found - kWords.begin());
 }
 
-std::vector<Action> single_stage_schedule(int64_t microbatches) {
+std::vector<Action> single_stage_schedule(int64_t microbatches, int32_t slices) {
   assert(microbatches >= 1);
   std::vector<Action> actions;
-  actions.reserve(2 * microbatches + 1);
+  actions.reserve(2 * microbatches * slices + 1);
   for (int32_t m = 0; m < microbatches; ++m) {
-    actions.push_back({ActionKind::forward, 0, m, 0});
-    actions.push_back({ActionKind::backward, 0, m, 0});
+    for (int32_t j = 0; j < slices; ++j) actions.push_back({ActionKind::forward, 0, m, j});
+    for (int32_t j = slices - 1; j >= 0; --j) actions.push_back({ActionKind::backward, 0, m, j});
   }
   actions.push_back({ActionKind::optimizer, 0, 0, 0});
   return actions;

@@ -62,9 +62,9 @@ std::string_view word_of(ActionKind kind);
 /// The kind with this word.
 std::optional<ActionKind> kind_of(std::string_view word);
 
-/// The list of a single stage on one rank: F0 B0 F1 B1 ... and then the optimizer. REQUIRES:
-/// microbatches >= 1.
-std::vector<Action> single_stage_schedule(int64_t microbatches);
+/// The list of a single stage on one rank: F0 B0 F1 B1 ... and then the optimizer; of slices, a
+/// microbatch's B follow all its F in reverse. REQUIRES: microbatches >= 1, slices >= 1.
+std::vector<Action> single_stage_schedule(int64_t microbatches, int32_t slices = 1);
 
 /// "2F3": stage, kind, microbatch. "2.1F3": slice 1, for schedules with `slices` > 1; it stands
 /// before the kind because PyTorch ignores text after the microbatch. "2F3/4": one of four parts.

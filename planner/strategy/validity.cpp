@@ -24,6 +24,7 @@ struct Question {
 
   const ParallelLayout& mesh() const { return s.parallel; }
   const Pipeline& pipeline() const { return s.parallel.pipeline; }
+  bool takes_slices() const { return pipeline().stages == 1 || family->sliced; }
   int64_t share() const { return sequence / s.parallel.ring; }  // tokens of a ring position
 };
 
@@ -164,7 +165,11 @@ constexpr auto kChecks = std::to_array<Check>({
                     "set kv and between_uses to device, or shard the sequence with ulysses"};
      }},
     {Rule::combination, "parallel.tensor",
-     [](const Question& q) { return q.mesh().tensor == 1 || q.s.block_tokens == q.sequence; },
+     [](const Question& q) {
+       // A plan's pipeline cuts the block into slices itself.
+       const int64_t parts = q.pipeline().stages == 1 ? q.pipeline().slices : 1;
+       return q.mesh().tensor == 1 || parts < 1 || q.s.block_tokens == q.sequence / parts;
+     },
      [](const Question& q) {
        return Words{
            fmt::format("a tensor group distributes the whole sequence at once, not blocks of {}",
@@ -230,10 +235,10 @@ constexpr auto kChecks = std::to_array<Check>({
                     "set early_update to false, or stages to 1"};
      }},
     {Rule::combination, "pipeline",
-     [](const Question& q) { return q.pipeline().stages > 1 || q.pipeline() == Pipeline{}; },
-     [](const Question&) {
-       return Words{"a schedule, virtual stages and slices need 2 stages or more"};
-     }},
+     [](const Question& q) {
+       return q.pipeline().stages > 1 || q.pipeline() == Pipeline{.slices = q.pipeline().slices};
+     },
+     [](const Question&) { return Words{"a schedule and virtual stages need 2 stages or more"}; }},
 });
 
 // Evaluated if there is more than one stage.
@@ -267,17 +272,6 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                                 q.pipeline().stages, q.pipeline().virtual_stages, q.model.layers,
                                 q.model.name)};
      }},
-    {Rule::schedule, "pipeline.slices",
-     [](const Question& q) {
-       return q.pipeline().slices >= 1 &&
-              q.pipeline().slices <= (q.family->sliced ? kMostSlices : 1);
-     },
-     [](const Question& q) {
-       return Words{
-           .what = fmt::format("{} takes {}", q.pipeline().schedule,
-                               q.family->sliced ? fmt::format("1 to {}", kMostSlices) : "1"),
-           .got = std::to_string(q.pipeline().slices)};
-     }},
     {Rule::schedule, "pipeline.in_flight",
      [](const Question& q) {
        return q.pipeline().in_flight == 0 ||
@@ -297,14 +291,28 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                                         q.pipeline().schedule),
                     .got = "work"};
      }},
+});
+
+// Evaluated if slices are not 1.
+constexpr auto kSliceChecks = std::to_array<Check>({
+    {Rule::schedule, "pipeline.slices",
+     [](const Question& q) {
+       return q.pipeline().slices >= 1 &&
+              q.pipeline().slices <= (q.takes_slices() ? kMostSlices : 1);
+     },
+     [](const Question& q) {
+       return Words{
+           .what = fmt::format("{} takes {}", q.pipeline().schedule,
+                               q.takes_slices() ? fmt::format("1 to {}", kMostSlices) : "1"),
+           .got = std::to_string(q.pipeline().slices)};
+     }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) { return q.sequence % q.pipeline().slices == 0; },
      [](const Question& q) {
        return Words{
            fmt::format("{} slices do not divide {} tokens", q.pipeline().slices, q.sequence)};
      }},
-    {Rule::combination, "pipeline.slices",
-     [](const Question& q) { return q.pipeline().slices == 1 || !against_slices(q.s); },
+    {Rule::combination, "pipeline.slices", [](const Question& q) { return !against_slices(q.s); },
      [](const Question& q) {
        const KnobRule rule = *against_slices(q.s);
        return Words{.what = fmt::format("expected {} where a pipeline passes slices of sequences",
@@ -313,8 +321,7 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) {
-       return q.pipeline().slices == 1 || q.mesh().tensor > 1 ||
-              q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
+       return q.mesh().tensor > 1 || q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
      },
      [](const Question& q) {
        return Words{fmt::format("slices of {} tokens are no multiple of the block of {}",
@@ -343,8 +350,10 @@ const Check* first_broken_of(const Question& q) {
 }
 
 const Check* first_broken(const Question& q) {
-  if (const Check* broken = first_broken_of<kChecks>(q)) return broken;
-  return q.pipeline().stages == 1 ? nullptr : first_broken_of<kPipelineChecks>(q);
+  const Check* broken = first_broken_of<kChecks>(q);
+  if (broken == nullptr && q.pipeline().stages > 1) broken = first_broken_of<kPipelineChecks>(q);
+  if (broken == nullptr && q.pipeline().slices != 1) broken = first_broken_of<kSliceChecks>(q);
+  return broken;
 }
 
 Violation out_of_range(const KnobRow& row, const Strategy& s) {

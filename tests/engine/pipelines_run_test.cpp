@@ -12,7 +12,7 @@ namespace {
 
 struct Case {
   const char* schedule;
-  int64_t stages, virtual_stages, microbatches;
+  int64_t stages, virtual_stages, microbatches, slices = 1;
 };
 
 // Families of whole sequences and undivided backwards.
@@ -44,7 +44,56 @@ std::vector<ParallelLayout> meshes() {
           ParallelLayout{1, 1, 1, 0, false}};
 }
 
+const std::vector<Case> kSliced = {
+    {"seq1f1b", 2, 1, 2, 2},   {"seq1f1b", 2, 1, 2, 4},   {"seq1f1b", 3, 1, 3, 2},
+    {"seq1f1b", 4, 1, 4, 4},   {"seq1f1b", 8, 1, 4, 4},   {"seq1f1b-i", 2, 2, 2, 2},
+    {"seq1f1b-i", 4, 2, 4, 4}, {"seq1f1b-i", 2, 3, 4, 2}, {"terapipe", 2, 1, 2, 4},
+    {"terapipe", 4, 1, 1, 8},
+};
+
+StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
+  StepCase step;
+  step.model = turn % 3 == 0   ? model_with_heads(small_gpt(), 8, 8)
+               : turn % 3 == 1 ? model_with_heads(small_llama(), 8, 2)
+                               : model_with_heads(small_qwen(), 8, 2);
+  step.model.layers = c.stages * c.virtual_stages + turn % 2;
+  step.strategy.parallel = mesh;
+  step.strategy.parallel.pipeline = {c.stages, c.schedule, c.virtual_stages, c.slices};
+  step.microbatches = c.microbatches;
+  step.threads = 1;
+  return step;
+}
+
+std::string text_of(const StepCase& step) {
+  return step.model.name + ", " + std::to_string(step.model.layers) + " layers, " +
+         describe(step.strategy.parallel) + ", " + std::to_string(step.microbatches) +
+         " microbatches";
+}
+
 }  // namespace
+
+TEST_CASE("slices give the numbers of one rank") {
+  int64_t turn = 0;
+  for (const Case& c : kSliced) {
+    for (const ParallelLayout& mesh : meshes()) {
+      if (mesh.ring > 1) continue;
+      StepCase step = step_of(c, mesh, turn);
+      step.sequence = 16 * c.slices;
+      step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
+      step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : 16;
+      if (turn % 4 > 1) {
+        for (SavedPolicy* policy : {&step.strategy.qkv, &step.strategy.attention_out,
+                                    &step.strategy.mlp_input, &step.strategy.mlp_inner}) {
+          policy->where = Saved::recompute;
+        }
+        step.strategy.layer_input.where = turn % 3 == 0 ? Saved::host : Saved::keep;
+      }
+      ++turn;
+      INFO(text_of(step));
+      check_against_one_rank(step);
+    }
+  }
+}
 
 TEST_CASE("a pipeline gives the numbers of one rank") {
   int64_t turn = 0;
@@ -52,25 +101,55 @@ TEST_CASE("a pipeline gives the numbers of one rank") {
     for (const ParallelLayout& mesh : meshes()) {
       const std::map<std::string, Strategy> plans =
           mesh.tensor > 1 ? tensor_strategies(16, 32) : strategies(16);
-      StepCase step;
-      step.model = turn % 3 == 0   ? model_with_heads(small_gpt(), 8, 8)
-                   : turn % 3 == 1 ? model_with_heads(small_llama(), 8, 2)
-                                   : model_with_heads(small_qwen(), 8, 2);
-      step.model.layers = c.stages * c.virtual_stages + turn % 2;
+      StepCase step = step_of(c, mesh, turn);
+      const ParallelLayout parallel = step.strategy.parallel;
       auto plan = plans.begin();
       std::advance(plan, mesh.ring > 1 ? 2 : turn % static_cast<int64_t>(plans.size()));
       ++turn;
       step.strategy = plan->second;
-      step.strategy.parallel = mesh;
-      Pipeline& pipeline = step.strategy.parallel.pipeline;
-      pipeline = {c.stages, c.schedule, c.virtual_stages};
+      step.strategy.parallel = parallel;
       step.sequence = mesh.ring > 1 ? 64 : 32;
-      step.microbatches = c.microbatches;
-      step.threads = 1;
-      INFO(step.model.name << ", " << step.model.layers << " layers, "
-                           << describe(step.strategy.parallel) << ", " << plan->first << ", "
-                           << c.microbatches << " microbatches");
+      INFO(text_of(step) << ", " << plan->first);
       check_against_one_rank(step);
+    }
+  }
+}
+
+TEST_CASE("one rank does all layers of a slice before the next slice") {
+  int64_t turn = 0;
+  for (const int64_t slices : {2, 4}) {
+    for (ParallelLayout mesh : {ParallelLayout{}, ParallelLayout{1, 1, 2, 3},
+                                ParallelLayout{2, 1, 1, 2}, ParallelLayout{.tensor = 2}}) {
+      const std::map<std::string, Strategy> plans =
+          mesh.tensor > 1 ? tensor_strategies(16, 16) : strategies(16);
+      for (const auto& [name, strategy] : plans) {
+        if (strategy.backward_order == BackwardOrder::kv_outer) continue;
+        StepCase step = step_of({"1f1b", 1, 2, 2}, mesh, turn++);
+        step.strategy = strategy;
+        step.strategy.parallel = mesh;
+        step.strategy.parallel.pipeline.slices = slices;
+        step.sequence = 16 * slices * (mesh.tensor > 1 ? 1 : 2);
+        INFO(text_of(step) << ", " << slices << " slices, " << name);
+        check_against_one_rank(step);
+      }
+    }
+  }
+}
+
+TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
+  for (const Case& c : {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4},
+                        Case{"seq1f1b", 3, 1, 2, 2}, Case{"bfs", 2, 2, 4}}) {
+    StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
+    step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+    step.sequence = 16 * c.slices;
+    const WorldOutcome in_order = run_world(step);
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      step.random_order = seed;
+      const WorldOutcome other = run_world(step);
+      for (size_t rank = 0; rank < in_order.ranks.size(); ++rank) {
+        CHECK(other.ranks[rank].gradients == in_order.ranks[rank].gradients);
+        CHECK(other.ranks[rank].parameters == in_order.ranks[rank].parameters);
+      }
     }
   }
 }

@@ -157,7 +157,7 @@ std::vector<Case> cases() {
       {combination, "states.optimizer", "put the optimizer on host",
        changed([](Strategy& s) { s.gradients = Tier::host; })},
       {combination, "pipeline", "need 2 stages or more",
-       changed([](Strategy& s) { s.parallel.pipeline.slices = 2; })},
+       changed([](Strategy& s) { s.parallel.pipeline.virtual_stages = 2; })},
       {schedule, "pipeline.schedule", "there is no schedule \"2f2b\"",
        piped({.stages = 2, .schedule = "2f2b"})},
       {schedule, "pipeline.schedule", "is simulated alone",

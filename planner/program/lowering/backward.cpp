@@ -4,19 +4,21 @@
 
 namespace longspan {
 
-void StepLowering::backward(const StageLayers& stage, int microbatch) {
-  stage_ = &stage;
-  restore_in_flight(stage, microbatch);
-  last_microbatch_ = ++passed_[1][&stage - rank_.stages.data()] == program_.microbatches;
-  builder_.set_microbatch(microbatch);
-  if (!stage.boundary.has_loss) gradient_ = take(stage, Tensor::dx, microbatch);
-  for (int layer = stage.end - 1; layer >= stage.first; --layer) backward_layer(layer);
-  if (stage.boundary.has_embedding) {
+void StepLowering::backward() {
+  restore_in_flight();
+  last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
+  if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
+  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
+  if (stage_->boundary.has_embedding) {
     embedding_backward();
   } else {
-    pass(stage, Tensor::dx, microbatch, gradient_);
+    pass(Tensor::dx, gradient_);
   }
-  if (tokens_all_ >= 0) builder_.release(tokens_all_);
+  if (slice_ > 0) {
+    save_in_flight();
+  } else if (tokens_all_ >= 0) {
+    builder_.release(tokens_all_);
+  }
 }
 
 void StepLowering::backward_layer(int layer) {
@@ -33,14 +35,16 @@ void StepLowering::backward_layer(int layer) {
     backward_chunks(layer);
   }
   for (auto* per_block : {&mine.x, &mine.y, &mine.o, &mine.lse, &mine.inner}) {
-    for (const Parked& parked : *per_block) builder_.drop(parked);
+    for (int block = first_block(); block < end_block(); ++block) {
+      builder_.drop((*per_block)[block]);
+    }
   }
   release_parameters(unit);
   finish_gradients(unit);
 }
 
 void StepLowering::backward_without_attention(int layer) {
-  for (int block = blocks_ - 1; block >= 0; --block) {
+  for (int block = end_block() - 1; block >= first_block(); --block) {
     BackwardBlock b;
     b.x = builder_.fetch(saved_[layer].x[block]);
     b.dx = builder_.fetch(gradient_[block]);
@@ -54,19 +58,19 @@ void StepLowering::backward_chunks(int layer) {
   LayerSaved& mine = saved_[layer];
   KeyValues kv;
   std::vector<Parked> q;
-  if (saved(s_.qkv, layer) == Saved::recompute) {
-    restore_projections(layer, kv, q);
-  } else {
+  const bool again = saved(s_.qkv, layer) == Saved::recompute;
+  if (!again || slices_ > 1) {
     q = mine.q;
     kv.k = mine.k;
     kv.v = mine.v;
     kv.k.resize(chunks_);
     kv.v.resize(chunks_);
-    if (!streams_kv()) {
+    if (!parts_kv()) {
       kv.k_all = builder_.fetch(mine.k_all);
       kv.v_all = builder_.fetch(mine.v_all);
     }
   }
+  if (again) restore_projections(layer, kv, q);
 
   if (has_ring()) {
     backward_ring(layer, kv, q);
@@ -76,10 +80,19 @@ void StepLowering::backward_chunks(int layer) {
     backward_kv_outer(layer, kv, q);
   }
 
-  for (int chunk = 0; chunk < chunks_; ++chunk) {
+  for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
     for (const Parked* parked : {&q[chunk], &kv.k[chunk], &kv.v[chunk]}) builder_.drop(*parked);
   }
-  if (!streams_kv()) {
+  if (slices_ > 1) {
+    // Earlier slices need their own, and these are gone.
+    mine.q = std::move(q);
+    mine.k = std::move(kv.k);
+    mine.v = std::move(kv.v);
+    for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
+      mine.q[chunk] = mine.k[chunk] = mine.v[chunk] = {};
+    }
+  }
+  if (!parts_kv()) {
     // Recomputed tensors were never parked, so this frees them, too.
     builder_.release_fetched(mine.k_all, kv.k_all);
     builder_.release_fetched(mine.v_all, kv.v_all);
@@ -93,17 +106,18 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
   q_parked.resize(chunks_);
   kv.k.resize(chunks_);
   kv.v.resize(chunks_);
-  if (!streams_kv()) {
+  if (!parts_kv()) {
     kv.k_all = device(Tensor::k_all, layer, 0);
     kv.v_all = device(Tensor::v_all, layer, 0);
   }
-  for (int block = 0; block < blocks_; ++block) {
+  const bool kv_too = slices_ == 1;
+  for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = builder_.fetch(mine.x[block]);
     const BufferId h = separate_norm() ? norm(layer, block, x, false) : -1;
     for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
-      const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv);
+      const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv, kv_too);
       q_parked[chunk] = builder_.park(p.q, chunk_between_uses());
-      if (streams_kv()) {
+      if (kv_too && parts_kv()) {
         kv.k[chunk] = builder_.park(p.k, Saved::host);
         kv.v[chunk] = builder_.park(p.v, Saved::host);
       }
@@ -118,12 +132,12 @@ void StepLowering::recompute_attention(int layer, int block, KeyValues& kv, std:
   for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
     Projections p;
     p.q = builder_.fetch(q[chunk]);
-    if (streams_kv()) {
+    if (parts_kv()) {
       p.k = builder_.fetch(kv.k[chunk]);
       p.v = builder_.fetch(kv.v[chunk]);
     }
     attend_chunk(layer, chunk, kv, p, o, lse);
-    if (streams_kv()) {
+    if (parts_kv()) {
       builder_.release_fetched(kv.k[chunk], p.k);
       builder_.release_fetched(kv.v[chunk], p.v);
     }
@@ -287,13 +301,15 @@ void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) 
 }
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
-  const int last = chunks_ - 1;
+  const int last = chunks_ - 1, first = first_chunk(), end = end_chunk();
   Projections d_all;
-  if (!streams_kv()) {
+  if (!parts_kv()) {
     d_all.k = device(Tensor::dk_all, layer, 0);
     d_all.v = device(Tensor::dv_all, layer, 0);
   }
-  std::vector<Parked> dk(chunks_), dv(chunks_);
+  std::vector<Parked>&dk = saved_[layer].dk, &dv = saved_[layer].dv;  // later slices began them
+  dk.resize(chunks_);
+  dv.resize(chunks_);
   std::vector<BackwardBlock> blocks(blocks_);
   std::vector<OutputGradient> output(chunks_);
   std::vector<Projections> gradients_of(chunks_);
@@ -313,30 +329,27 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
   const auto attend_back = [&](int i) {
     Projections p{builder_.fetch(q[i]), kv.k_all, kv.v_all};
     Projections d{device(Tensor::dq, layer, i), d_all.k, d_all.v};
-    if (!streams_kv()) {
+    if (!parts_kv()) {
       attention_gradient(layer, i, 0, i + 1, true, true, i == last, p, output[i], d);
     } else {
-      Repeats repeats(builder_, false);
+      Repeats repeats(builder_, !streams_kv());
       for (int j = 0; j <= i; ++j) {
         // The chunk itself differs from those before it, so it is never left out. The last query
         // chunk creates gradients of keys and values.
         if (i != last) j += static_cast<int>(repeats.passed_over(i - j));
         p.k = builder_.fetch(kv.k[j]);
         p.v = builder_.fetch(kv.v[j]);
-        const bool first = i == last;
-        d.k = first ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
-        d.v = first ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
-        if (!first) {
-          builder_.release(dk[j].host);
-          builder_.release(dv[j].host);
+        const bool begins = i == last;
+        d.k = begins ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
+        d.v = begins ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
+        for (const Parked& parked : {dk[j], dv[j]}) {
+          if (parked.host >= 0) builder_.release(parked.host);
         }
-        attention_gradient(layer, i, j, 1, j == i, j == 0, first, p, output[i], d);
+        attention_gradient(layer, i, j, 1, j == i, j == 0, begins, p, output[i], d);
         builder_.release_fetched(kv.k[j], p.k);
         builder_.release_fetched(kv.v[j], p.v);
-        if (j < i) {
-          dk[j] = builder_.park(d.k, Saved::host);
-          dv[j] = builder_.park(d.v, Saved::host);
-        }
+        dk[j] = j < i ? builder_.park(d.k, kv_between_uses()) : Parked{};
+        dv[j] = j < i ? builder_.park(d.v, kv_between_uses()) : Parked{};
       }
     }
     builder_.release_fetched(q[i], p.q);
@@ -356,14 +369,14 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
 
   // From the last query chunk to the first: after query chunk i, no later query sees keys i, so
   // dk_i and dv_i are final and the projection's backward can follow at once.
-  int opened = chunks_;
-  for (int i = last; i >= 0; --i) {
-    while (opened > std::max(0, i - ahead())) open(--opened);
+  int opened = end;
+  for (int i = end - 1; i >= first; --i) {
+    while (opened > std::max(first, i - ahead())) open(--opened);
     attend_back(i);
-    if (i + ahead() <= last) project_back(i + ahead());
+    if (i + ahead() < end) project_back(i + ahead());
   }
-  for (int i = std::min(ahead(), chunks_) - 1; i >= 0; --i) project_back(i);
-  if (!streams_kv()) {
+  for (int i = std::min(first + ahead(), end) - 1; i >= first; --i) project_back(i);
+  if (!parts_kv()) {
     builder_.release(d_all.k);
     builder_.release(d_all.v);
   }
@@ -487,7 +500,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
 }
 
 void StepLowering::embedding_backward() {
-  for (int block = 0; block < blocks_; ++block) {
+  for (int block = first_block(); block < end_block(); ++block) {
     const BufferId dx = builder_.fetch(gradient_[block]);
     const BufferId tokens = load_tokens(block);
     builder_.compute(shape(OpKind::embed_backward), -1, block,

@@ -16,36 +16,41 @@ BufferId StepLowering::load_tokens(int block) {
   return tokens;
 }
 
-void StepLowering::forward(const StageLayers& stage, int microbatch) {
-  stage_ = &stage;
-  last_microbatch_ = ++passed_[0][&stage - rank_.stages.data()] == program_.microbatches;
-  builder_.set_microbatch(microbatch);
+void StepLowering::begin_microbatch() {
   saved_.assign(layers_, {});
-  residual_.assign(blocks_, {});
   gradient_.assign(blocks_, {});
-
   tokens_all_ = -1;
-  if (stage.boundary.has_embedding || stage.boundary.has_loss) {
+  if (stage_->boundary.has_embedding || stage_->boundary.has_loss) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
-    builder_.compute(shape(OpKind::batch), -1, microbatch, {out(tokens_all_)}, Stream::host);
+    builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
   }
-  if (stage.boundary.has_embedding) {
+}
+
+void StepLowering::forward() {
+  if (slice_ == 0) {
+    begin_microbatch();
+  } else {
+    restore_in_flight();
+  }
+  last_microbatch_ = ++passed_[0][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
+  residual_.assign(blocks_, {});
+  if (stage_->boundary.has_embedding) {
     embedding();
   } else {
-    residual_ = take(stage, Tensor::x, microbatch);
+    take(Tensor::x, residual_);
   }
-  for (int layer = stage.first; layer < stage.end; ++layer) forward_layer(layer);
-  if (stage.boundary.has_loss) {
+  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  if (stage_->boundary.has_loss) {
     loss_stage();
   } else {
-    pass(stage, Tensor::x, microbatch, residual_);
+    pass(Tensor::x, residual_);
   }
-  save_in_flight(stage, microbatch);
+  save_in_flight();
 }
 
 void StepLowering::embedding() {
   const BufferId table = parameters(embedding_unit());
-  for (int block = 0; block < blocks_; ++block) {
+  for (int block = first_block(); block < end_block(); ++block) {
     const BufferId tokens = load_tokens(block);
     const BufferId x = device(Tensor::x, 0, block);
     builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
@@ -56,11 +61,11 @@ void StepLowering::embedding() {
 }
 
 Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed,
-                                        const KeyValues& kv) {
+                                        const KeyValues& kv, bool kv_too) {
   Projections p;
   p.q = device(Tensor::q, layer, chunk);
-  p.k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
-  p.v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  p.k = kv_too && parts_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
+  p.v = kv_too && parts_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
   const bool queries_only = p.k < 0;
   Projections own = p;
   if (exchanges_heads()) {
@@ -119,13 +124,13 @@ void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool di
 void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
                                 BufferId o, BufferId lse) {
   const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
-  if (!streams_kv()) {
+  if (!parts_kv()) {
     attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
   } else {
     const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
     // Data from files passes through the host.
-    const bool on_host = chunk > 0 && kv.k[0].host >= 0 && kv.v[0].host >= 0;
-    Repeats repeats(builder_, on_host);
+    const bool passes_host = chunk > 0 && (kv.k[0].file >= 0 || kv.v[0].file >= 0);
+    Repeats repeats(builder_, !passes_host);
     for (int j = 0; j < chunk; ++j) {
       j += static_cast<int>(repeats.passed_over(chunk - j));
       const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
@@ -198,7 +203,7 @@ void StepLowering::leave_block(int layer, int block, BufferId next, BufferId inn
 }
 
 void StepLowering::forward_without_attention(int layer) {
-  for (int block = 0; block < blocks_; ++block) {
+  for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = open_residual(layer, block);
     const bool in_place = saved(s_.layer_input, layer) != Saved::keep;
     const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
@@ -230,10 +235,12 @@ void StepLowering::forward_chunks(int layer) {
   const Saved keep_qkv = saved(s_.qkv, layer);
 
   KeyValues kv;
-  if (!streams_kv()) {
+  if (!parts_kv()) {
     kv.k_all = device(Tensor::k_all, layer, 0);
     kv.v_all = device(Tensor::v_all, layer, 0);
   }
+  kv.k = saved_here.k;  // of earlier slices
+  kv.v = saved_here.v;
   kv.k.resize(chunks_);
   kv.v.resize(chunks_);
   saved_here.q.resize(chunks_);
@@ -246,15 +253,19 @@ void StepLowering::forward_chunks(int layer) {
     Projections& p = projections[chunk];
     p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv);
     // K,V are stored at once, as later chunks load them.
-    const bool stores_kv = streams_kv() && (chunk + 1 < chunks_ || keep_qkv != Saved::recompute);
-    if (stores_kv) {
+    // Those of slices stay until their backward.
+    const bool are_used_again = chunk + 1 < chunks_ || keep_qkv != Saved::recompute || slices_ > 1;
+    if (!streams_kv()) {
+      kv.k[chunk].device = parts_kv() ? p.k : -1;
+      kv.v[chunk].device = parts_kv() ? p.v : -1;
+    } else if (are_used_again) {
       kv.k[chunk] = builder_.save(p.k, Saved::host);
       kv.v[chunk] = builder_.save(p.v, Saved::host);
     }
     if (b.h >= 0 && (chunk + 1) % chunks_per_block_ == 0) builder_.release(b.h);
   };
 
-  int projected = 0, closed = 0;
+  int projected = first_chunk(), closed = first_block();
   if (has_ring()) {
     while (projected < chunks_) project(projected++);
     std::vector<BufferId> q;
@@ -264,8 +275,8 @@ void StepLowering::forward_chunks(int layer) {
       saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
     }
   } else {
-    for (int chunk = 0; chunk < chunks_; ++chunk) {
-      while (projected <= std::min(chunk + ahead(), chunks_ - 1)) project(projected++);
+    for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
+      while (projected <= std::min(chunk + ahead(), end_chunk() - 1)) project(projected++);
       const Projections& p = projections[chunk];
       const ForwardBlock& b = blocks[block_of(chunk)];
       attend_chunk(layer, chunk, kv, p, b.o, b.lse);
@@ -279,10 +290,10 @@ void StepLowering::forward_chunks(int layer) {
       }
     }
   }
-  for (; closed < blocks_; ++closed) close_block(layer, closed, blocks[closed]);
+  for (; closed < end_block(); ++closed) close_block(layer, closed, blocks[closed]);
 
-  if (streams_kv()) {
-    if (keep_qkv == Saved::recompute) {
+  if (parts_kv()) {
+    if (keep_qkv == Saved::recompute && slices_ == 1) {
       for (int chunk = 0; chunk < chunks_; ++chunk) {
         builder_.drop(kv.k[chunk]);
         builder_.drop(kv.v[chunk]);
@@ -300,7 +311,7 @@ void StepLowering::forward_chunks(int layer) {
 void StepLowering::loss_stage() {
   const BufferId head = parameters(head_unit()), output = parameters(output_unit());
   const BufferId head_grads = gradients(head_unit()), output_grads = gradients(output_unit());
-  for (int block = blocks_ - 1; block >= 0; --block) {
+  for (int block = end_block() - 1; block >= first_block(); --block) {
     const Parked waiting = residual_[block];
     const BufferId x = builder_.fetch(waiting);
     const BufferId tokens = load_tokens(block);

@@ -149,9 +149,10 @@ class ArenaWalk final : public LifetimeWatcher {
 
 RankOfPipeline whole_model(const StepRequest& request) {
   RankOfPipeline rank{{{0, 0, static_cast<int>(request.model.layers), request.boundary}}, {}};
+  const auto slices = static_cast<int32_t>(request.strategy.parallel.pipeline.slices);
   // Without an end, the neighbour's part passes in messages.
   const bool before = !request.boundary.has_embedding, after = !request.boundary.has_loss;
-  for (const Action& action : single_stage_schedule(request.microbatches)) {
+  for (const Action& action : single_stage_schedule(request.microbatches, slices)) {
     const auto add = [&](ActionKind kind) {
       rank.actions.push_back(action);
       rank.actions.back().kind = kind;

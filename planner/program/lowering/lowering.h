@@ -21,12 +21,13 @@ struct LayerSaved {
   std::vector<Parked> x, y, o, lse, inner;  // per block
   std::vector<Parked> q, k, v;              // per chunk, or head group; k, v if they stream
   Parked k_all, v_all;                      // if they are resident
+  std::vector<Parked> dk, dv;               // per chunk: sums over the later slices
 };
 
 /// A microbatch between its forward and its backward on a stage.
 struct InFlight {
   int32_t stage = 0;
-  int microbatch = 0;
+  int microbatch = 0;  // all its slices
   BufferId tokens_all = -1;
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
@@ -36,7 +37,7 @@ struct InFlight {
 /// or made and not sent, or sent and not freed.
 struct InTransit {
   int32_t stage = 0;
-  int microbatch = 0;
+  int microbatch = 0, slice = 0;
   Tensor what = Tensor::x;
   std::vector<Parked> blocks;
   std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
@@ -88,7 +89,8 @@ class StepLowering {
 
  private:
   // --- forward.cpp
-  void forward(const StageLayers& stage, int microbatch);
+  void begin_microbatch();
+  void forward();
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
@@ -100,7 +102,9 @@ class StepLowering {
   BufferId mlp_forward(int layer, int block, BufferId y, BufferId next);
   void leave_block(int layer, int block, BufferId next, BufferId inner);
   void close_block(int layer, int block, const ForwardBlock& b);
-  Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv);
+  /// Without `kv_too`: the queries alone.
+  Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv,
+                            bool kv_too = true);
   /// One op of attention, a rectangle. `first`, `last`: among the ops of this query chunk.
   void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, bool last,
               const Projections& p, const AttentionOutput& to);
@@ -113,26 +117,30 @@ class StepLowering {
   void loss_stage();
 
   // --- pipeline.cpp
+  /// Begins an action: its stage, microbatch and slice are those of all that follows.
+  void begin(const Action& action);
   /// Receives from a neighbour all blocks of what an action of the stage needs.
-  void receive(const StageLayers& stage, Tensor what, int microbatch);
+  void receive(Tensor what);
   /// Sends a neighbour all blocks of what an action of the stage has made.
-  void send(const StageLayers& stage, Tensor what, int microbatch);
+  void send(Tensor what);
   /// Waits until what the stage has sent has left, and frees it.
-  void await_sent(const StageLayers& stage, Tensor what, int microbatch);
-  void message(OpKind kind, const StageLayers& stage, Tensor what, int block, Operand rows);
+  void await_sent(Tensor what);
+  void message(OpKind kind, Tensor what, int block, Operand rows);
   /// What the stage before (after) has passed on, or a neighbour has sent.
-  std::vector<Parked> take(const StageLayers& stage, Tensor what, int microbatch);
+  void take(Tensor what, std::vector<Parked>& blocks);
   /// Passes on the stage's result: to this rank's own next (previous) stage, or to be sent.
-  void pass(const StageLayers& stage, Tensor what, int microbatch, std::vector<Parked>& blocks);
+  void pass(Tensor what, std::vector<Parked>& blocks);
+  std::vector<InTransit>::iterator find(std::vector<InTransit>& all, Tensor what,
+                                        const char* fault);
   /// The stage of an action, among this rank's.
   const StageLayers& stage_of(const Action& action) const;
   /// Puts away the tensors that a microbatch has saved on a stage, and restores them for its
   /// backward.
-  void save_in_flight(const StageLayers& stage, int microbatch);
-  void restore_in_flight(const StageLayers& stage, int microbatch);
+  void save_in_flight();
+  void restore_in_flight();
 
   // --- backward.cpp
-  void backward(const StageLayers& stage, int microbatch);
+  void backward();
   void backward_layer(int layer);
   void backward_without_attention(int layer);
   void backward_chunks(int layer);
@@ -236,6 +244,7 @@ class StepLowering {
   /// each. (If both are this rank's, it has one.)
   bool is_at_both_ends(int unit) const {
     return unit == embedding_unit() && program_.model.tied_embeddings &&
+           program_.place.meshes > 1 &&
            program_.boundary.has_embedding != program_.boundary.has_loss;
   }
   /// Sums its gradients over both.
@@ -290,9 +299,18 @@ class StepLowering {
   Saved chunk_between_uses() const {
     return chunks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
+  /// K,V are one buffer for each chunk, as they stream or come slice by slice; otherwise one for
+  /// all.
+  bool parts_kv() const { return streams_kv() || slices_ > 1; }
   bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
+  Saved kv_between_uses() const { return streams_kv() ? Saved::host : Saved::keep; }
   /// Gradients of K,V are per chunk or head group; otherwise all chunks add to the same buffers.
-  bool parts_kv_gradients() const { return streams_kv() || in_groups(); }
+  bool parts_kv_gradients() const { return parts_kv() || in_groups(); }
+  // The blocks and chunks of the current slice.
+  int first_block() const { return slice_ == 0 ? 0 : slice_ends_[slice_ - 1]; }
+  int end_block() const { return slice_ends_[slice_]; }
+  int first_chunk() const { return first_block() * chunks_per_block_; }
+  int end_chunk() const { return end_block() * chunks_per_block_; }
   bool separate_norm() const { return chunks_per_block_ > 1 || is_tensor_parallel(); }
 
   Program& program_;
@@ -301,15 +319,17 @@ class StepLowering {
   const ParallelLayout& parallel_;
   const RankOfPipeline& rank_;
   Tier between_uses_;
-  int layers_, chunks_, blocks_, chunks_per_block_;
+  int layers_, chunks_, blocks_, chunks_per_block_, slices_;
+  std::vector<int> slice_ends_;  // in blocks
   int head_groups_, groups_per_kv_;
-  bool last_microbatch_ = false;                // of its stage, in forward or backward
-  std::array<std::vector<int64_t>, 2> passed_;  // microbatches done, by stage: forward, backward
+  bool last_microbatch_ = false;                // and slice, of its stage, in forward or backward
+  std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: forward, backward
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
 
-  // State of the current microbatch.
+  // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;
+  int microbatch_ = 0, slice_ = 0;
   BufferId tokens_all_ = -1;
   std::vector<Parked> residual_;   // per block: x of the next layer
   std::vector<Parked> gradient_;   // per block: dx of the next layer in the backward

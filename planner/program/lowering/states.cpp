@@ -16,37 +16,41 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
       chunks_(static_cast<int>(program.lengths.chunks())),
       blocks_(static_cast<int>(program.lengths.blocks())),
       chunks_per_block_(static_cast<int>(program.lengths.block / program.lengths.chunk)),
+      slices_(static_cast<int>(program.strategy.parallel.pipeline.slices)),
       head_groups_(static_cast<int>(program.lengths.head_groups)),
-      groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {}
+      groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {
+  for (int slice = 1; slice <= slices_; ++slice) slice_ends_.push_back(blocks_ * slice / slices_);
+}
 
 void StepLowering::run() {
   create_states();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   for (const Action& action : rank_.actions) {
+    if (has_microbatch(action.kind)) begin(action);
     switch (action.kind) {
       case ActionKind::forward:
-        forward(stage_of(action), action.microbatch);
+        forward();
         break;
       case ActionKind::backward:
-        backward(stage_of(action), action.microbatch);
+        backward();
         break;
       case ActionKind::recv_forward:
-        receive(stage_of(action), Tensor::x, action.microbatch);
+        receive(Tensor::x);
         break;
       case ActionKind::recv_backward:
-        receive(stage_of(action), Tensor::dx, action.microbatch);
+        receive(Tensor::dx);
         break;
       case ActionKind::send_forward:
-        send(stage_of(action), Tensor::x, action.microbatch);
+        send(Tensor::x);
         break;
       case ActionKind::send_backward:
-        send(stage_of(action), Tensor::dx, action.microbatch);
+        send(Tensor::dx);
         break;
       case ActionKind::wait_send_forward:
-        await_sent(stage_of(action), Tensor::x, action.microbatch);
+        await_sent(Tensor::x);
         break;
       case ActionKind::wait_send_backward:
-        await_sent(stage_of(action), Tensor::dx, action.microbatch);
+        await_sent(Tensor::dx);
         break;
       case ActionKind::optimizer:
         optimizer();
