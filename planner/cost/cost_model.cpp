@@ -190,6 +190,9 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
   const auto cores = static_cast<double>(hw.host.cores);
   const double of_rank =
       std::max(1.0, std::floor(cores / static_cast<double>(devices_per_processor(hw))));
+  if (hw.nodes == 1 && devices_per_processor(hw) > 1) {
+    most_speed_ = std::max(1.0, static_cast<double>(hw.devices_per_node) * of_rank / cores);
+  }
   for (int i = 0; i < kKernelCount; ++i) {
     const Kernel kernel = run_as(hw, static_cast<Kernel>(i));
     const RateTable* table = find_table(hw, kernel);
@@ -265,6 +268,16 @@ std::vector<double> CostModel::durations(const Program& program,
     result.push_back(total);
   }
   return result;
+}
+
+std::vector<double> CostModel::speeds_of_stages(int64_t stages) const {
+  std::vector<double> speeds;
+  if (most_speed_ == 1) return speeds;
+  for (int64_t running = 1; running <= stages; ++running) {
+    const double share = static_cast<double>(stages) / static_cast<double>(running);
+    speeds.push_back(std::min(most_speed_, share));
+  }
+  return speeds;
 }
 
 }  // namespace longspan

@@ -31,6 +31,10 @@ class CostModel {
   /// the cpu backend, the processor. REQUIRES: validate(hw) passed.
   CostModel(const HardwareProfile& hw, DType dtype);
 
+  /// How many times as fast as its ops' durations a stage of a pipeline computes while only k of
+  /// its `stages` do, at k - 1. Empty unless the stages share one processor.
+  std::vector<double> speeds_of_stages(int64_t stages) const;
+
   /// Seconds one op of each of the program's shapes takes alone, in the order of program.shapes.
   std::vector<double> durations(const Program& program) const;
   /// The same for any list of shapes over the program's model and lengths.
@@ -53,6 +57,7 @@ class CostModel {
   double exchange_seconds(const Primitive& primitive) const;
 
   double op_overhead_seconds_ = 0;
+  double most_speed_ = 1;                       // of a rank whose processor has nothing else to do
   std::array<double, kKernelCount> sharing_{};  // how many times longer, as devices of a node share
   double node_devices_ = 1;
   FabricProfile node_fabric_, cluster_fabric_;

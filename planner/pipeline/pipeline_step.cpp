@@ -93,6 +93,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   }
   costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
   costs.sharing_ranks = ranks_that_share(p);
+  costs.speeds = cost.speeds_of_stages(p.stages);
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;
 }

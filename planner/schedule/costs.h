@@ -61,6 +61,10 @@ struct ScheduleCosts {
   double hidden = 0;
   int32_t ranks_per_channel = 1;  ///< neighbouring ranks that share a copy channel to their host
   bool both_ways = false;         ///< a channel offloads and reloads at the same time
+  /// If ranks are shares of one machine: how many times as fast as its times a rank computes while
+  /// k ranks compute, at k - 1. Empty: ranks do not share. Then no action may run as one with
+  /// another, or copy.
+  std::vector<double> speeds;
 
   const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
   const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;

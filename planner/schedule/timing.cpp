@@ -8,11 +8,29 @@
 
 #include "base/error.h"
 #include "planner/schedule/memory_steps.h"
+#include "planner/schedule/shared_timing.h"
 
 namespace longspan {
 namespace {
 
 bool is_copy(ActionKind kind) { return kind == ActionKind::offload || kind == ActionKind::reload; }
+
+// The figures that follow from the times of the actions.
+void summarise(const Schedule& schedule, const LinkedActions& linked, const ScheduleCosts& costs,
+               ScheduleTiming& timing) {
+  double busy = 0;
+  const auto ranks = static_cast<int32_t>(timing.ranks.size());
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    RankTiming& own = timing.ranks[rank];
+    own.end = std::max(own.end, own.start);  // if it computes nothing
+    timing.cost = std::max(timing.cost, own.span());
+    timing.makespan = std::max(timing.makespan, own.end);
+    busy += own.busy;
+    std::tie(own.peak_memory, own.peak_action) =
+        peak_memory(schedule, linked, costs, timing.starts, timing.ends, rank);
+  }
+  if (timing.cost > 0) timing.bubble_rate = 1 - busy / (ranks * timing.cost);
+}
 
 class Simulation {
  public:
@@ -44,7 +62,7 @@ class Simulation {
       prepare(rank);
     }
     if (unfinished_ > 0) throw_deadlock();
-    summarise();
+    summarise(s_, linked_, costs_, timing_);
     return std::move(timing_);
   }
 
@@ -140,20 +158,6 @@ class Simulation {
     }
   }
 
-  void summarise() {
-    double busy = 0;
-    for (int32_t rank = 0; rank < ranks(); ++rank) {
-      RankTiming& own = timing_.ranks[rank];
-      own.end = std::max(own.end, own.start);  // if it computes nothing
-      timing_.cost = std::max(timing_.cost, own.span());
-      timing_.makespan = std::max(timing_.makespan, own.end);
-      busy += own.busy;
-      std::tie(own.peak_memory, own.peak_action) =
-          peak_memory(s_, linked_, costs_, timing_.starts, timing_.ends, rank);
-    }
-    if (timing_.cost > 0) timing_.bubble_rate = 1 - busy / (ranks() * timing_.cost);
-  }
-
   [[noreturn]] void throw_deadlock() const {
     std::string text;
     for (int32_t rank = 0, told = 0; rank < ranks() && told < 3; ++rank) {
@@ -201,7 +205,16 @@ ScheduleTiming simulate(const Schedule& schedule, const LinkedActions& linked,
                         const ScheduleCosts& costs) {
   check_costs(schedule, costs);
   if (schedule.ranks.empty()) throw bad_input("a schedule of no ranks has no times");
-  return Simulation(schedule, linked, costs).run();
+  if (costs.speeds.empty()) return Simulation(schedule, linked, costs).run();
+  ScheduleTiming timing = shared_times(schedule, linked, costs);
+  if (std::any_of(timing.ends.begin(), timing.ends.end(), [](double end) { return end < 0; })) {
+    // Without sharing, the same ranks wait for each other.
+    ScheduleCosts alone = costs;
+    alone.speeds.clear();
+    return Simulation(schedule, linked, alone).run();
+  }
+  summarise(schedule, linked, costs, timing);
+  return timing;
 }
 
 ScheduleTiming simulate(const Schedule& schedule, const ScheduleCosts& costs) {

@@ -228,4 +228,40 @@ TEST_CASE("random schedules with random times: as a plain simulation has them") 
   }
 }
 
+TEST_CASE("ranks that share a machine, by hand") {
+  // Alone a rank is twice as fast. F0 0-0.5 alone; F1 and F0 together 0.5-1.5; then B0 of rank 1
+  // alone 1.5-2.5, B0 of rank 0 and F1 of rank 1 together 2.5-3.5, when B0 has half left, and B1 of
+  // rank 1 begins: 3.5-4.5 together; it has half left: 4.5-5; B1 of rank 0 alone 5-6.
+  const Schedule s = make_schedule(schedule_family("1f1b"), {.ranks = 2, .microbatches = 2});
+  ScheduleCosts costs;
+  costs.speeds = {2, 1};
+  const ScheduleTiming t = simulate(s, costs);
+  CHECK(t.starts == std::vector<double>{0, 0.5, 2.5, 5, 0.5, 1.5, 2.5, 3.5});
+  CHECK(t.ends == std::vector<double>{0.5, 1.5, 4.5, 6, 1.5, 2.5, 3.5, 5});
+  CHECK(t.cost == 6);
+  CHECK(t.bubble_rate == Approx(1 - 9.0 / 12));
+}
+
+TEST_CASE("ranks that share a machine without effect have the times of ranks that do not") {
+  for (const char* family : {"gpipe", "1f1b", "zb-h1", "seq1f1b"}) {
+    ScheduleRequest wanted{.ranks = 4, .microbatches = 7};
+    if (std::string_view(family) == "seq1f1b") wanted.slices = 3;
+    const Schedule s = make_schedule(schedule_family(family), wanted);
+    ScheduleCosts costs;
+    costs.communication = 0.25;
+    const ScheduleTiming apart = simulate(s, costs);
+    costs.speeds = {1, 1, 1, 1};
+    const ScheduleTiming shared = simulate(s, costs);
+    INFO(family);
+    for (size_t i = 0; i < apart.ends.size(); ++i) {
+      CHECK(shared.ends[i] == Approx(apart.ends[i]));
+    }
+    CHECK(shared.bubble_rate == Approx(apart.bubble_rate));
+    // With the speed of an idle machine, the machine is never idle before the end.
+    costs.communication = 0;
+    costs.speeds = {4, 2, 4.0 / 3, 1};
+    CHECK(simulate(s, costs).makespan == Approx(4 * 7 * 3 / 4.0));
+  }
+}
+
 }  // namespace longspan
