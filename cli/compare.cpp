@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "planner/explain/analysis.h"
+#include "planner/plan/pipeline_plan.h"
 
 namespace longspan::cli {
 namespace {
@@ -32,6 +33,12 @@ struct KindDifference {
   double share = 0;  // this kind's part of the summed absolute differences of all kinds
 };
 
+// A stage of a pipeline, or a rank of it.
+struct StageDifference {
+  double predicted_busy = 0;
+  double measured_busy = 0;  // mean over the ranks of the stage
+};
+
 struct Comparison {
   Prediction predicted;
   RunRecord measured;
@@ -41,13 +48,18 @@ struct Comparison {
   bool time_agrees = false;
   bool memory_agrees = false;
   std::vector<KindDifference> kinds;
+  std::vector<StageDifference> stages;  // of a pipeline
+  double predicted_bubble = 0, measured_bubble = 0;
 };
 
 // "25%" or "0.25".
-std::vector<KindDifference> compare_kinds(const Simulated& s, const RunRecord& run) {
+std::vector<KindDifference> compare_kinds(const Program& program, const Timeline& timeline,
+                                          const RunRecord& run) {
   std::vector<KindDifference> kinds;
   double total = 0;
-  for (const KindTime& kind : time_by_kind(s.program, s.timeline)) {
+  for (const KindTime& kind : time_by_kind(program, timeline)) {
+    // Messages between stages wait; that is a stage's idle time.
+    if (is_message(kind.kind)) continue;
     KindDifference difference{std::string(name_of(kind.kind)), kind.seconds, 0, 0};
     const auto it = run.kind_seconds.find(difference.kind);
     if (it == run.kind_seconds.end()) {
@@ -67,6 +79,41 @@ std::vector<KindDifference> compare_kinds(const Simulated& s, const RunRecord& r
   return kinds;
 }
 
+// The figures of a program whose predicted times are those of a pipeline as a whole: those of rank
+// 0, each op alone.
+void compare_pipeline(const Plan& plan, Comparison& result) {
+  const PipelineStep step = pipeline_step(plan);
+  result.predicted = prediction_of(plan, step);
+  const RankProgram first = rank_programs(step_request(plan), step.schedule).front();
+  const Program program = build_program(first.request, first.rank);
+  const CostModel cost(plan.hardware, plan.dtype);
+  const std::vector<double> durations = cost.durations(program);
+  Timeline alone;
+  for (const Op& op : program.ops) alone.spans.push_back({0, durations[op.shape]});
+  result.kinds = compare_kinds(program, alone, result.measured);
+
+  const std::vector<double>& busy = result.measured.compute_seconds;
+  const size_t stages = step.ranks.size(), of_stage = busy.size() / stages;
+  if (of_stage == 0) {
+    throw bad_input("the run has no figures of {} ranks; run the plan again", stages);
+  }
+  double predicted = 0, measured = 0;
+  for (size_t stage = 0; stage < stages; ++stage) {
+    StageDifference& of = result.stages.emplace_back();
+    of.predicted_busy = step.ranks[stage].busy_seconds;
+    for (size_t rank = 0; rank < of_stage; ++rank) {
+      of.measured_busy += busy[stage * of_stage + rank] / static_cast<double>(of_stage);
+    }
+    predicted += of.predicted_busy;
+    measured += of.measured_busy;
+  }
+  const auto bubble = [&](double all, double seconds) {
+    return 1 - all / (static_cast<double>(stages) * seconds);
+  };
+  result.predicted_bubble = bubble(predicted, result.predicted.step_seconds);
+  result.measured_bubble = bubble(measured, result.measured.step_seconds);
+}
+
 Comparison compare(const CompareFlags& flags, const Plan& plan) {
   Comparison result;
   result.tolerance = parse_share(flags.tolerance, "--tolerance");
@@ -75,10 +122,14 @@ Comparison compare(const CompareFlags& flags, const Plan& plan) {
     throw bad_input("{}: it is a run of another plan than {} (model, length or knobs differ)",
                     flags.run, flags.plan);
   }
-  const Simulated s = simulate_plan(plan);
-  result.predicted = s.prediction;
-  result.predicted_overlap_seconds = overlapped_copy_seconds(s.program, s.timeline);
-  result.kinds = compare_kinds(s, result.measured);
+  if (plan.strategy.parallel.has_pipeline()) {
+    compare_pipeline(plan, result);
+  } else {
+    const Simulated s = simulate_plan(plan);
+    result.predicted = s.prediction;
+    result.predicted_overlap_seconds = overlapped_copy_seconds(s.program, s.timeline);
+    result.kinds = compare_kinds(s.program, s.timeline, result.measured);
+  }
   result.time_error = result.measured.step_seconds / result.predicted.step_seconds - 1;
   result.time_agrees = std::abs(result.time_error) <= result.tolerance;
   result.memory_agrees = result.measured.peak_bytes == result.predicted.peak_bytes;
@@ -100,10 +151,35 @@ Json document_of(const Comparison& c) {
   put_tiers(measured, c.measured.peak_bytes);
   Json predicted = prediction_json(c.predicted);
   predicted["overlapped_copy_seconds"] = c.predicted_overlap_seconds;
-  return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)},
-          {"time_error", c.time_error},        {"tolerance", c.tolerance},
-          {"time_agrees", c.time_agrees},      {"memory_agrees", c.memory_agrees},
-          {"op_kinds", std::move(kinds)}};
+  Json document = {{"predicted", std::move(predicted)}, {"measured", std::move(measured)},
+                   {"time_error", c.time_error},        {"tolerance", c.tolerance},
+                   {"time_agrees", c.time_agrees},      {"memory_agrees", c.memory_agrees},
+                   {"op_kinds", std::move(kinds)}};
+  if (c.stages.empty()) return document;
+  Json stages = Json::array();
+  for (const StageDifference& stage : c.stages) {
+    stages.push_back({{"predicted_busy_seconds", stage.predicted_busy},
+                      {"measured_busy_seconds", stage.measured_busy}});
+  }
+  document["pipeline"] = {{"predicted_bubble_rate", c.predicted_bubble},
+                          {"measured_bubble_rate", c.measured_bubble},
+                          {"ranks", std::move(stages)}};
+  return document;
+}
+
+void print_stages(const Comparison& c) {
+  say("{}\n", bold("Ranks of the pipeline"));
+  Table table({{"rank"}, {"busy, predicted"}, {"measured"}, {"idle, predicted"}, {"measured"}});
+  const double predicted = c.predicted.step_seconds, measured = c.measured.step_seconds;
+  for (size_t rank = 0; rank < c.stages.size(); ++rank) {
+    const StageDifference& stage = c.stages[rank];
+    table.add({fmt::format("{}", rank), format_seconds(stage.predicted_busy),
+               format_seconds(stage.measured_busy), percent(1 - stage.predicted_busy / predicted),
+               percent(1 - stage.measured_busy / measured)});
+  }
+  table.print();
+  say("  the mean idle share of a step is the bubble rate: {} predicted, {} measured\n",
+      percent(c.predicted_bubble), percent(c.measured_bubble));
 }
 
 std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share * 100); }
@@ -115,8 +191,9 @@ void print_text(const Plan& plan, const Comparison& c) {
              format_seconds(c.measured.step_seconds), signed_percent(c.time_error)});
   table.add({"MFU", percent(c.predicted.mfu), percent(c.measured.mfu),
              signed_percent(c.measured.mfu / c.predicted.mfu - 1)});
-  table.add({"copies during compute", format_seconds(c.predicted_overlap_seconds),
-             format_seconds(c.measured.overlapped_copy_seconds), ""});
+  if (c.stages.empty())
+    table.add({"copies during compute", format_seconds(c.predicted_overlap_seconds),
+               format_seconds(c.measured.overlapped_copy_seconds), ""});
   for (int tier = 0; tier < kTierCount; ++tier) {
     const int64_t expected = c.predicted.peak_bytes[tier];
     const int64_t actual = c.measured.peak_bytes[tier];
@@ -126,7 +203,9 @@ void print_text(const Plan& plan, const Comparison& c) {
                expected == actual ? "equal" : fmt::format("{:+}", actual - expected)});
   }
   table.print();
-  say("{}\n", bold("By op kind, the largest difference first"));
+  if (!c.stages.empty()) print_stages(c);
+  say("{}\n", bold(c.stages.empty() ? "By op kind, the largest difference first"
+                                    : "By op kind on rank 0, the largest difference first"));
   Table kinds({{"op", false}, {"predicted"}, {"measured"}, {"ratio"}, {"share of the difference"}});
   for (const KindDifference& kind : c.kinds) {
     const std::string ratio =

@@ -220,11 +220,14 @@ Json record_json(const RunFlags& flags, const Plan& plan, const Trainer& trainer
     figures["device_in_use"] = {{"predicted_bytes", predicted_in_use(plan)},
                                 {"bytes", *taken.device_in_use}};
   }
-  Json traffic = Json::array();
+  Json ranks = Json::array();
+  const std::vector<double> compute = recorder.compute_seconds();
   for (const Traffic& rank : recorder.steps().back().traffic) {
-    traffic.push_back({{"predicted_sent_bytes", rank.predicted}, {"sent_bytes", rank.measured}});
+    ranks.push_back({{"predicted_sent_bytes", rank.predicted},
+                     {"sent_bytes", rank.measured},
+                     {"compute_seconds", compute[ranks.size()]}});
   }
-  figures["ranks"] = std::move(traffic);
+  figures["ranks"] = std::move(ranks);
   const std::optional<std::string> device = trainer.device_text();
   return {{"longspan_run", 1},
           {"created_by", version_text() + " run"},

@@ -26,6 +26,7 @@ class Reader {
     if (!json_.is_object()) throw bad_input("{}: expected a JSON object", where_);
   }
   Reader object(const char* key) const { return {at(key), where_ + ": " + key}; }
+  bool has(const char* key) const { return json_.contains(key); }
   const Json& at(const char* key) const {
     const auto it = json_.find(key);
     if (it == json_.end()) {
@@ -70,6 +71,16 @@ double RunRecorder::step_seconds() const {
 }
 
 double RunRecorder::overlapped_copy_seconds() const { return median_step(overlaps_); }
+
+std::vector<double> RunRecorder::compute_seconds() const {
+  std::vector<double> result;
+  for (size_t rank = 0; rank < steps_.back().compute_seconds.size(); ++rank) {
+    std::vector<double> seconds;
+    for (const StepReport& step : steps_) seconds.push_back(step.compute_seconds[rank]);
+    result.push_back(median_step(seconds));
+  }
+  return result;
+}
 
 std::array<double, kOpKindCount> RunRecorder::kind_seconds() const {
   std::array<double, kOpKindCount> result{};
@@ -125,6 +136,14 @@ RunRecord read_run_record(const std::filesystem::path& path) {
   const Reader kinds = measured.object("op_kind_seconds");
   for (const auto& [kind, seconds] : kinds.json().items()) {
     record.kind_seconds[kind] = kinds.number(kind.c_str());
+  }
+  if (measured.has("ranks")) {
+    for (const Json& rank : measured.at("ranks")) {
+      const Reader reader(rank, path.string() + ": measured: ranks");
+      if (reader.has("compute_seconds")) {
+        record.compute_seconds.push_back(reader.number("compute_seconds"));
+      }
+    }
   }
   return record;
 }

@@ -23,6 +23,7 @@ class RunRecorder {
 
   double step_seconds() const;                            // median
   double overlapped_copy_seconds() const;                 // median
+  std::vector<double> compute_seconds() const;            // median of each rank
   std::array<double, kOpKindCount> kind_seconds() const;  // median of each kind
   std::array<int64_t, kTierCount> peak_bytes() const;     // largest of all steps
 
@@ -42,7 +43,8 @@ struct RunRecord {
   double mfu = 0;
   double overlapped_copy_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
-  std::map<std::string, double> kind_seconds;
+  std::map<std::string, double> kind_seconds;  // of rank 0
+  std::vector<double> compute_seconds;         // of each rank
 };
 /// Throws bad_input naming the file and the key.
 RunRecord read_run_record(const std::filesystem::path& path);

@@ -58,6 +58,7 @@ struct RankFigures {
   double seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   Traffic traffic;
+  double compute_seconds = 0;
 };
 
 std::vector<RankFigures> exchange_figures(Communicator* comm, const RankFigures& own) {
@@ -153,14 +154,17 @@ StepReport Trainer::step() {
   s.progress.gradient_norm = report.gradient_norm;
   report.learning_rate = context.learning_rate;
   RankFigures worst;
-  for (const RankFigures& rank : exchange_figures(
-           s.comm,
-           {s.timeline.step_seconds, s.executor.high_water_bytes(), {s.sent_bytes, sent}})) {
+  for (const RankFigures& rank :
+       exchange_figures(s.comm, {s.timeline.step_seconds,
+                                 s.executor.high_water_bytes(),
+                                 {s.sent_bytes, sent},
+                                 s.timeline.busy_seconds[static_cast<size_t>(Stream::compute)]})) {
     worst.seconds = std::max(worst.seconds, rank.seconds);
     for (int tier = 0; tier < kTierCount; ++tier) {
       worst.peak_bytes[tier] = std::max(worst.peak_bytes[tier], rank.peak_bytes[tier]);
     }
     report.traffic.push_back(rank.traffic);
+    report.compute_seconds.push_back(rank.compute_seconds);
   }
   report.measured = prediction_of(plan, worst.seconds, worst.peak_bytes);
   return report;

@@ -60,6 +60,8 @@ std::string_view name_of(OpKind);
 
 /// Whether it communicates with other ranks.
 bool is_exchange(OpKind);
+/// Whether it is part of a message between stages of a pipeline.
+bool is_message(OpKind);
 /// Whether it moves a buffer from one tier to another.
 bool is_copy(OpKind);
 /// Whether it multiplies activations by a unit's weights.

@@ -101,6 +101,9 @@ std::string_view name_of(Stream stream) {
 
 std::string_view name_of(OpKind kind) { return schema_of(kind).name; }
 bool is_exchange(OpKind kind) { return is_of(kind, OpClass::exchange); }
+bool is_message(OpKind kind) {
+  return kind == OpKind::send || kind == OpKind::sent || kind == OpKind::receive;
+}
 bool is_copy(OpKind kind) { return is_of(kind, OpClass::copy) || is_of(kind, OpClass::io); }
 bool is_product(OpKind kind) { return is_of(kind, OpClass::product); }
 bool is_attention(OpKind kind) { return is_of(kind, OpClass::attention); }
