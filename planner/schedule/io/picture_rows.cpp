@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -11,7 +12,6 @@ namespace longspan {
 namespace {
 
 using Kind = ActionKind;
-using Steps = std::vector<PictureStep>;
 
 // The longest repetition that is looked for, in steps: V-shaped schedules of 4 stages on a rank
 // repeat 12.
@@ -59,7 +59,7 @@ bool look_alike(const PictureStep& a, const PictureStep& b) {
 
 // The number of steps from `begin` that repeat their first `period`, in whole repetitions; 0 if
 // they do not.
-size_t repeated(const Steps& row, size_t begin, size_t end, size_t period) {
+size_t repeated(const PictureRow& row, size_t begin, size_t end, size_t period) {
   size_t same = begin + period;
   while (same < end && look_alike(row[same], row[same - period])) ++same;
   const size_t steps = (same - begin) / period * period;
@@ -71,7 +71,7 @@ struct Repetition {
 };
 
 // The longest repetition at `begin`; of equally long ones that of the shortest pattern.
-Repetition longest_repetition(const Steps& row, size_t begin, size_t end) {
+Repetition longest_repetition(const PictureRow& row, size_t begin, size_t end) {
   Repetition best;
   for (size_t period = 1; period <= std::min(kLongestPattern, (end - begin) / 2); ++period) {
     const size_t steps = repeated(row, begin, end, period);
@@ -92,7 +92,7 @@ void add(PictureBlock& block, const PictureShare& share) {
   }
 }
 
-PictureBlock block_of(const Steps& row, size_t begin, Repetition found) {
+PictureBlock block_of(const PictureRow& row, size_t begin, Repetition found) {
   PictureBlock block;
   block.start = row[begin].start;
   block.end = block.start;
@@ -134,6 +134,65 @@ void join(PictureBlock& block, const PictureBlock& next) {
   for (const auto& [kind, shade] : lightest) block.pattern.push_back({kind, shade, 0, 0});
 }
 
+double length_of(const PictureBlock& block) { return block.end - block.start; }
+
+// The repetitions of a row.
+std::vector<PictureBlock> repetitions(const PictureRow& row, double longest_gap) {
+  std::vector<PictureBlock> blocks;
+  for (size_t begin = 0; begin < row.size();) {
+    size_t end = begin + 1;  // of the steps without a long gap between them
+    while (end < row.size() && row[end].start - row[end - 1].end <= longest_gap) ++end;
+    while (begin < end) {
+      Repetition found = longest_repetition(row, begin, end);
+      // The last of several F is the first of F B F B, not the one before B F B F.
+      if (const size_t next = begin + found.steps;
+          found.period == 1 && found.steps > 1 && next < end &&
+          longest_repetition(row, next - 1, end).steps >
+              longest_repetition(row, next, end).steps + 1) {
+        --found.steps;
+      }
+      blocks.push_back(block_of(row, begin, found));
+      begin += found.steps;
+    }
+  }
+  return blocks;
+}
+
+// Whether half of all time is in blocks shorter than `length`.
+bool are_mostly_short(const std::vector<std::vector<PictureBlock>>& rows, double length) {
+  double all = 0, in_short = 0;
+  for (const std::vector<PictureBlock>& row : rows) {
+    for (const PictureBlock& block : row) {
+      all += length_of(block);
+      if (length_of(block) < length) in_short += length_of(block);
+    }
+  }
+  return 2 * in_short >= all;
+}
+
+struct Joining {
+  double longest_gap = 0;
+  double longest = 0;  // of a block that is joined
+  double least = 0;    // shorter blocks are joined with blocks of other kinds too
+};
+
+std::vector<PictureBlock> joined(std::vector<PictureBlock> row, const Joining& by) {
+  std::vector<PictureBlock> out;
+  bool was_short = false;  // the last of `out` consists of blocks to join
+  for (PictureBlock& block : row) {
+    const bool is_short = length_of(block) < by.longest;
+    if (is_short && was_short && block.start - out.back().end <= by.longest_gap &&
+        (same_kinds(out.back(), block) || length_of(out.back()) < by.least ||
+         length_of(block) < by.least)) {
+      join(out.back(), block);
+    } else {
+      out.push_back(std::move(block));
+      was_short = is_short;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<ActionKind> PictureRows::kinds() const {
@@ -148,25 +207,25 @@ PictureRows picture_rows(const Schedule& schedule, const LinkedActions& linked,
                          const ScheduleTiming& timing) {
   const Shades shades = shades_of(schedule);
   PictureRows rows;
-  rows.ranks.resize(schedule.ranks.size());
+  rows.steps.resize(schedule.ranks.size());
+  rows.copies.resize(schedule.ranks.size());
   rows.shades = shades.count;
   rows.shade_meaning = shades.meaning;
   rows.later_meaning = shades.later;
-  for (size_t rank = 0; rank < rows.ranks.size(); ++rank) {
-    for (int32_t i = linked.first_of_rank[rank]; i < linked.first_of_rank[rank + 1]; ++i) {
+  for (size_t rank = 0; rank < rows.steps.size(); ++rank) {
+    for (int32_t i = linked.first_of_rank[rank]; i < linked.first_of_rank[rank + 1];) {
       PictureStep step{timing.starts[i], timing.ends[i], {}};
-      const bool copies = linked.actions[i].kind == Kind::offload ||  //
-                          linked.actions[i].kind == Kind::reload;
-      for (bool more = true; more; ++i) {
-        const Action& a = linked.actions[i];
+      const Kind first = linked.actions[i].kind;
+      const bool copies = first == Kind::offload || first == Kind::reload;
+      bool is_last = false;
+      while (!is_last) {
+        const Action& a = linked.actions[i++];
+        is_last = !a.with_next;
+        if (!copies && !is_compute(a.kind)) continue;
         // S and T are numbered by rank: they belong to no stage.
-        if (copies || is_compute(a.kind)) {
-          step.passes.push_back({a.kind, is_of_vocabulary(a.kind) ? 0 : shades.of_stage[a.stage],
-                                 a.microbatch, a.slice});
-        }
-        more = a.with_next;
+        const int32_t shade = is_of_vocabulary(a.kind) ? 0 : shades.of_stage[a.stage];
+        step.passes.push_back({a.kind, shade, a.microbatch, a.slice});
       }
-      --i;
       if (step.end <= step.start || step.passes.empty()) continue;
       rows.end = std::max(rows.end, step.end);
       rows.has_copies |= copies;
@@ -174,7 +233,7 @@ PictureRows picture_rows(const Schedule& schedule, const LinkedActions& linked,
         const auto at = std::lower_bound(rows.looks.begin(), rows.looks.end(), pass, looks_before);
         if (at == rows.looks.end() || !at->looks_like(pass)) rows.looks.insert(at, pass);
       }
-      (copies ? rows.ranks[rank].copies : rows.ranks[rank].steps).push_back(std::move(step));
+      (copies ? rows.copies : rows.steps)[rank].push_back(std::move(step));
     }
   }
   return rows;
@@ -214,42 +273,22 @@ std::string label_of(const PicturePass& pass, int32_t slices) {
                     : fmt::format("{}", pass.microbatch);
 }
 
-std::vector<PictureBlock> blocks_of(const std::vector<PictureStep>& row, double longest_gap,
-                                    double least) {
-  std::vector<PictureBlock> blocks;
-  for (size_t begin = 0; begin < row.size();) {
-    size_t end = begin + 1;  // of the steps without a long gap between them
-    while (end < row.size() && row[end].start - row[end - 1].end <= longest_gap) ++end;
-    while (begin < end) {
-      Repetition found = longest_repetition(row, begin, end);
-      // The last of several F is the first of F B F B, not the one before B F B F.
-      if (const size_t next = begin + found.steps;
-          found.period == 1 && found.steps > 1 && next < end &&
-          longest_repetition(row, next - 1, end).steps >
-              longest_repetition(row, next, end).steps + 1) {
-        --found.steps;
-      }
-      blocks.push_back(block_of(row, begin, found));
-      begin += found.steps;
+std::vector<std::vector<PictureBlock>> blocks_of(const std::vector<PictureRow>& rows,
+                                                 double longest_gap, double least) {
+  std::vector<std::vector<PictureBlock>> all;
+  all.reserve(rows.size());
+  for (const PictureRow& row : rows) all.push_back(repetitions(row, longest_gap));
+  const double longest =
+      are_mostly_short(all, 2 * least) ? std::numeric_limits<double>::infinity() : least;
+  for (std::vector<PictureBlock>& row : all) {
+    row = joined(std::move(row), {longest_gap, longest, 0});
+    row = joined(std::move(row), {longest_gap, longest, least});
+    for (PictureBlock& block : row) {
+      std::sort(block.shares.begin(), block.shares.end(),
+                [](const auto& a, const auto& b) { return looks_before(a.look, b.look); });
     }
   }
-  std::vector<PictureBlock> joined;
-  bool was_short = false;  // the last of `joined` consists of short blocks
-  for (PictureBlock& block : blocks) {
-    const bool is_short = block.end - block.start < least;
-    if (is_short && was_short && block.start - joined.back().end <= longest_gap &&
-        (joined.back().end - joined.back().start < least || same_kinds(joined.back(), block))) {
-      join(joined.back(), block);
-      continue;
-    }
-    was_short = is_short;
-    joined.push_back(std::move(block));
-  }
-  for (PictureBlock& block : joined) {
-    std::sort(block.shares.begin(), block.shares.end(),
-              [](const auto& a, const auto& b) { return looks_before(a.look, b.look); });
-  }
-  return joined;
+  return all;
 }
 
 std::string label_of(const PictureBlock& block) {
@@ -260,16 +299,22 @@ std::string label_of(const PictureBlock& block) {
     }
     return fmt::format("{}", fmt::join(words, " + "));
   }
-  for (const PicturePass& pass : block.pattern) words.emplace_back(word_of(pass.kind));
-  // "28 (F I W)" for 7 times F I W on each of 4 stages.
+  // The shortest pattern of kinds: 28 (F I W) for 7 times F I W on each of 4 stages.
+  const auto& all = block.pattern;
+  const auto same_kind = [](const PicturePass& a, const PicturePass& b) {
+    return a.kind == b.kind;
+  };
   size_t period = 1;
-  while (words.size() % period != 0 ||
-         !std::equal(words.begin() + static_cast<std::ptrdiff_t>(period), words.end(),
-                     words.begin())) {
+  while (all.size() % period != 0 || !std::equal(all.begin() + static_cast<std::ptrdiff_t>(period),
+                                                 all.end(), all.begin(), same_kind)) {
     ++period;
   }
-  const auto repeats = block.repeats * static_cast<int64_t>(words.size() / period);
-  words.resize(period);
+  const auto repeats = block.repeats * static_cast<int64_t>(all.size() / period);
+  for (size_t begin = 0, end = 0; begin < period; begin = end) {
+    while (end < period && all[end].kind == all[begin].kind) ++end;
+    const std::string_view word = word_of(all[begin].kind);
+    words.push_back(end - begin == 1 ? std::string(word) : fmt::format("{} {}", end - begin, word));
+  }
   const std::string pattern = fmt::format("{}", fmt::join(words, " "));
   if (repeats == 1) return pattern;
   return period == 1 ? fmt::format("{} {}", repeats, pattern)

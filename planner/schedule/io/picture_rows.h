@@ -31,14 +31,12 @@ struct PictureStep {
   std::vector<PicturePass> passes;
 };
 
-/// Steps in the order of their list. Those that take no time are left out.
-struct PictureRow {
-  std::vector<PictureStep> steps;
-  std::vector<PictureStep> copies;  ///< OFFLOAD and RELOAD, at the times of their channel
-};
+/// The steps of a rank in the order of its list, without those that take no time.
+using PictureRow = std::vector<PictureStep>;
 
 struct PictureRows {
-  std::vector<PictureRow> ranks;
+  std::vector<PictureRow> steps;   ///< by rank
+  std::vector<PictureRow> copies;  ///< by rank: OFFLOAD and RELOAD, at the times of their channel
   std::vector<PicturePass> looks;  ///< each kind and shade that occurs, once, in order
   int32_t shades = 1;              ///< from the first stage of a rank to its last
   std::string_view shade_meaning;  ///< what shades 0, 1 ... are
@@ -79,13 +77,14 @@ struct PictureBlock {
   std::vector<PictureShare> shares;
 };
 
-/// Divides a row into blocks. Steps further apart than `longest_gap` are never in one block. Blocks
-/// that are shorter than `least` are joined with short neighbours: with all that have the same
-/// kinds, with others only until `least` is reached.
-std::vector<PictureBlock> blocks_of(const std::vector<PictureStep>& row, double longest_gap,
-                                    double least);
+/// Divides each row into blocks. Steps further apart than `longest_gap` are never in one block.
+/// Neighbours of the same kinds are joined if they are shorter than `least`, or all of them if half
+/// of all time is in blocks shorter than twice that; what is still shorter than `least` is joined
+/// with any such neighbour.
+std::vector<std::vector<PictureBlock>> blocks_of(const std::vector<PictureRow>& rows,
+                                                 double longest_gap, double least);
 
-/// "12 F", "57 (F B)"; of several repetitions "120 F + 96 B".
+/// "12 F", "57 (F B)", "8 (3 F 2 B)"; of several repetitions "120 F + 96 B".
 std::string label_of(const PictureBlock& block);
 
 }  // namespace longspan

@@ -8,8 +8,8 @@
 namespace longspan {
 namespace {
 
-constexpr double kMargin = 0.9;        // on either side of a label
-constexpr double kDigitHeight = 0.72;  // of text of size 1
+constexpr double kMargin = 0.8, kAcross = 1;  // before and after a label, above and below
+constexpr double kDigitHeight = 0.72;         // of text of size 1
 
 }  // namespace
 
@@ -27,7 +27,7 @@ bool Lettering::fits(std::string_view text, const Box& box) const {
   const double length = is_upright ? box.height : box.width;
   const double thickness = is_upright ? box.width : box.height;
   return text_width_of(text) * size + 2 * kMargin <= length &&
-         kDigitHeight * size + 2 * kMargin <= thickness;
+         kDigitHeight * size + 2 * kAcross <= thickness;
 }
 
 double text_width_of(std::string_view text) {
@@ -36,7 +36,7 @@ double text_width_of(std::string_view text) {
     if (std::string_view(" .,:;()il").find(c) != std::string_view::npos) {
       width += 0.3;
     } else {
-      width += c >= 'A' && c <= 'Z' ? 0.72 : 0.56;
+      width += (c >= 'A' && c <= 'Z') || c == '+' ? 0.72 : 0.58;
     }
   }
   return width;

@@ -20,9 +20,9 @@ constexpr double kWidth = 1000, kLeft = 56, kRight = 14, kTop = 34;
 constexpr double kRow = 22, kLane = 9, kSpace = 4;  // a rank's passes, its copies, and below
 constexpr double kText = 11, kLine = 18, kSwatch = 13;
 
-// Narrower passes are drawn as blocks, narrower blocks are joined, and idle time that is wider is
-// not part of a block.
-constexpr double kLeastPass = 5, kLeastBlock = 8, kMostIdle = 6;
+// Narrower passes are drawn as blocks. Idle time that is wider is not part of a block; narrower
+// blocks are joined.
+constexpr double kLeastPass = 5, kMostIdle = 6, kLeastBlock = 8;
 
 // Hues that all kinds of colour vision tell apart (after Okabe and Ito), and lightnesses that
 // differ where they occur together, so that they are told apart in grey too.
@@ -74,7 +74,7 @@ struct Placed {
   Box box;
 };
 
-bool overlap(const std::vector<PictureStep>& copies) {
+bool overlap(const PictureRow& copies) {
   double end = 0;
   for (const PictureStep& copy : copies) {
     if (copy.start < end) return true;
@@ -99,11 +99,9 @@ class SvgPicture {
     if (rows_.end > 0) scale_ = (kWidth - kLeft - kRight) / rows_.end;
     if (rows_.has_copies) {
       lanes_ = 1;
-      for (const PictureRow& row : rows_.ranks) {
-        if (overlap(row.copies)) lanes_ = 2;
-      }
+      if (std::any_of(rows_.copies.begin(), rows_.copies.end(), overlap)) lanes_ = 2;
     }
-    bottom_ = kTop + height_of_rank() * static_cast<double>(rows_.ranks.size());
+    bottom_ = kTop + height_of_rank() * static_cast<double>(rows_.steps.size());
   }
 
   std::string document(std::string_view title, std::string_view time_axis) {
@@ -121,10 +119,20 @@ class SvgPicture {
       add_labels(labels, passes_, is_of_vocabulary);
       add_labels(labels, copies_, of_layers);
     }
+    const std::string drawn_labels = labels.group("labels");
     const std::string body = axis(time_axis) + rank_names() + passes.group("passes") +
-                             copies.group("copies") + labels.group("labels");
+                             copies.group("copies") + drawn_labels;
+    std::vector<std::string_view> notes;
+    if (has_labels) {
+      notes.push_back(slices_ > 1 ? "numbers: microbatch.slice" : "numbers: microbatches");
+    }
+    if (in_blocks && drawn_labels.find('(') != drawn_labels.npos) {
+      notes.push_back("8 (F B): eight times F, then B");
+    }
+    if (drawn_labels.find('+') != drawn_labels.npos) notes.push_back("8 F + 8 B: in any order");
+    if (in_blocks) notes.push_back("heights: shares of time");
     double height = bottom_ + 40;
-    const std::string explained = legend(height, in_blocks, has_labels);
+    const std::string explained = legend(height, notes);
     return fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" "
         "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"{}\">\n"
@@ -146,8 +154,8 @@ class SvgPicture {
   }
 
   void place() {
-    for (size_t rank = 0; rank < rows_.ranks.size(); ++rank) {
-      for (const PictureStep& step : rows_.ranks[rank].steps) {
+    for (size_t rank = 0; rank < rows_.steps.size(); ++rank) {
+      for (const PictureStep& step : rows_.steps[rank]) {
         const double height = kRow / static_cast<double>(step.passes.size());
         double y = top_of(rank);
         for (const PicturePass& pass : step.passes) {
@@ -156,7 +164,7 @@ class SvgPicture {
           y += height;
         }
       }
-      for (const PictureStep& copy : rows_.ranks[rank].copies) {
+      for (const PictureStep& copy : rows_.copies[rank]) {
         const PicturePass& pass = copy.passes.front();
         Box box = lane_of(rank, pass.kind);
         box.x = x_of(copy.start);
@@ -212,10 +220,10 @@ class SvgPicture {
     return false;
   }
 
-  void add_blocks(SvgLayer& layer, SvgLayer& labels, const std::vector<PictureStep>& steps,
+  void add_blocks(SvgLayer& layer, SvgLayer& labels, const std::vector<PictureBlock>& blocks,
                   Box box) const {
     const double y = box.y, height = box.height;
-    for (const PictureBlock& block : blocks_of(steps, kMostIdle / scale_, kLeastBlock / scale_)) {
+    for (const PictureBlock& block : blocks) {
       const double length = block.end - block.start;
       box = {x_of(block.start), y, length * scale_, 0};
       for (const PictureShare& share : block.shares) {
@@ -258,19 +266,23 @@ class SvgPicture {
   }
 
   void add_all_blocks(SvgLayer& passes, SvgLayer& copies, SvgLayer& labels) const {
-    for (size_t rank = 0; rank < rows_.ranks.size(); ++rank) {
-      const PictureRow& row = rows_.ranks[rank];
-      add_blocks(passes, labels, row.steps, {0, top_of(rank), 0, kRow});
-      if (lanes_ == 1) {
-        add_blocks(copies, labels, row.copies, lane_of(rank, ActionKind::offload));
-        continue;
+    const auto blocks = [&](const std::vector<PictureRow>& rows) {
+      return blocks_of(rows, kMostIdle / scale_, kLeastBlock / scale_);
+    };
+    const auto steps = blocks(rows_.steps);
+    for (size_t rank = 0; rank < steps.size(); ++rank) {
+      add_blocks(passes, labels, steps[rank], {0, top_of(rank), 0, kRow});
+    }
+    for (const ActionKind kind : {ActionKind::offload, ActionKind::reload}) {
+      if (lanes_ == 0 || (lanes_ == 1 && kind == ActionKind::reload)) break;
+      std::vector<PictureRow> lane = rows_.copies;
+      for (PictureRow& row : lane) {
+        if (lanes_ == 1) break;
+        std::erase_if(row, [&](const PictureStep& s) { return s.passes.front().kind != kind; });
       }
-      for (const ActionKind kind : {ActionKind::offload, ActionKind::reload}) {
-        std::vector<PictureStep> own;
-        for (const PictureStep& copy : row.copies) {
-          if (copy.passes.front().kind == kind) own.push_back(copy);
-        }
-        add_blocks(copies, labels, own, lane_of(rank, kind));
+      const auto copied = blocks(lane);
+      for (size_t rank = 0; rank < copied.size(); ++rank) {
+        add_blocks(copies, labels, copied[rank], lane_of(rank, kind));
       }
     }
   }
@@ -294,7 +306,7 @@ class SvgPicture {
 
   std::string rank_names() const {
     std::string names = "<g class=\"ranks\" text-anchor=\"end\">\n";
-    for (size_t rank = 0; rank < rows_.ranks.size(); ++rank) {
+    for (size_t rank = 0; rank < rows_.steps.size(); ++rank) {
       names += fmt::format("<text x=\"{}\" y=\"{}\">rank {}</text>\n", kLeft - 8,
                            svg_number(top_of(rank) + kRow / 2 + 4), rank);
     }
@@ -306,7 +318,7 @@ class SvgPicture {
     std::string text;
   };
 
-  std::vector<Item> legend_items(bool in_blocks, bool has_labels) const {
+  std::vector<Item> legend_items(const std::vector<std::string_view>& notes) const {
     std::vector<Item> items;
     for (const PicturePass& look : rows_.looks) {
       if (items.empty() || items.back().looks.front().kind != look.kind) {
@@ -314,22 +326,19 @@ class SvgPicture {
       }
       items.back().looks.push_back(look);
     }
-    const auto note = [&](std::string_view text) { items.emplace_back().text = text; };
-    if (rows_.shades > 1) note(fmt::format("light to dark: {}", rows_.shade_meaning));
-    if (has_labels) note(slices_ > 1 ? "numbers: microbatch.slice" : "numbers: microbatches");
-    if (in_blocks) {
-      note("8 (F B): eight times F, then B");
-      note("heights: shares of time");
+    if (rows_.shades > 1) {
+      items.emplace_back().text = fmt::format("light to dark: {}", rows_.shade_meaning);
     }
+    for (const std::string_view note : notes) items.emplace_back().text = note;
     return items;
   }
 
   // Draws the legend from `y` on, and moves `y` below it.
-  std::string legend(double& y, bool in_blocks, bool has_labels) const {
+  std::string legend(double& y, const std::vector<std::string_view>& notes) const {
     SvgLayer swatches;
     std::string texts;
     double x = kLeft;
-    for (const Item& item : legend_items(in_blocks, has_labels)) {
+    for (const Item& item : legend_items(notes)) {
       const auto looks = static_cast<double>(item.looks.size());
       const double swatch = looks > 4 ? 4 * kSwatch / looks : kSwatch;
       const double width = swatch * looks + (looks > 0 ? 5 : 0) + text_width_of(item.text) * kText;

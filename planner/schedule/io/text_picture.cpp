@@ -16,7 +16,8 @@ namespace {
 constexpr int32_t kIdleColumns = 8;    // " 100.0 %"
 constexpr int32_t kWidthForIdle = 60;  // narrower pictures leave these columns to the passes
 
-constexpr double kLeastColumns = 8;  // columns; shorter blocks are joined
+// Idle time that is longer is not part of a block, shorter blocks are joined.
+constexpr double kGapColumns = 1.5, kLeastColumns = 2;
 
 constexpr char fill_of(ActionKind kind) {
   switch (kind) {
@@ -47,7 +48,7 @@ class TextPicture {
         rows_(picture_rows(schedule, linked, timing)),
         width_(width),
         shows_idle_(width >= kWidthForIdle && timing.cost > 0) {
-    const std::string last = fmt::format("{}", rows_.ranks.size() - 1);
+    const std::string last = fmt::format("{}", rows_.steps.size() - 1);
     margin_ = last.size();
     const auto columns = static_cast<double>(width - static_cast<int32_t>(margin_) - 2 -
                                              (shows_idle_ ? kIdleColumns : 0));
@@ -55,8 +56,8 @@ class TextPicture {
     double shortest_of[2] = {shortest, shortest};  // of layers, of a cut vocabulary
     std::vector<double> lengths;                   // of passes
     size_t longest_label = 1;
-    for (const PictureRow& row : rows_.ranks) {
-      for (const PictureStep& step : row.steps) {
+    for (const PictureRow& row : rows_.steps) {
+      for (const PictureStep& step : row) {
         const double length = (step.end - step.start) / static_cast<double>(step.passes.size());
         shortest = std::min(shortest, length);
         for (const PicturePass& pass : step.passes) {
@@ -80,13 +81,15 @@ class TextPicture {
   }
 
   std::string lines() const {
+    std::vector<std::vector<PictureBlock>> blocks;
+    if (in_blocks_) blocks = blocks_of(rows_.steps, kGapColumns / scale_, kLeastColumns / scale_);
     std::string text;
-    for (size_t rank = 0; rank < rows_.ranks.size(); ++rank) {
+    for (size_t rank = 0; rank < rows_.steps.size(); ++rank) {
       std::string line(column_of(timing_.makespan), '.');
       if (in_blocks_) {
-        write_blocks(line, rows_.ranks[rank].steps);
+        write_blocks(line, blocks[rank]);
       } else {
-        write_passes(line, rows_.ranks[rank].steps);
+        write_passes(line, rows_.steps[rank]);
       }
       if (shows_idle_) {
         const double idle = 1 - timing_.ranks[rank].busy / timing_.cost;
@@ -149,7 +152,7 @@ class TextPicture {
  private:
   size_t column_of(double time) const { return static_cast<size_t>(std::lround(time * scale_)); }
 
-  void write_passes(std::string& line, const std::vector<PictureStep>& steps) const {
+  void write_passes(std::string& line, const PictureRow& steps) const {
     for (const PictureStep& step : steps) {
       const double length = (step.end - step.start) / static_cast<double>(step.passes.size());
       for (size_t part = 0; part < step.passes.size(); ++part) {
@@ -165,11 +168,18 @@ class TextPicture {
     }
   }
 
-  void write_blocks(std::string& line, const std::vector<PictureStep>& steps) const {
-    for (const PictureBlock& block : blocks_of(steps, 1.5 / scale_, kLeastColumns / scale_)) {
-      const size_t from = column_of(block.start), to = column_of(block.end);
-      for (size_t column = from; column < to; ++column) {
-        line[column] = letter_of(block.pattern[(column - from) % block.pattern.size()]);
+  void write_blocks(std::string& line, const std::vector<PictureBlock>& blocks) const {
+    std::string letters;      // of the block
+    size_t turn = 0, to = 0;  // of the next letter, and the end of the block
+    for (const PictureBlock& block : blocks) {
+      std::string own;
+      for (const PicturePass& pass : block.pattern) own += letter_of(pass);
+      // A block that repeats the same as the one before continues it.
+      if (own != letters || column_of(block.start) != to) turn = 0;
+      letters = own;
+      to = column_of(block.end);
+      for (size_t column = column_of(block.start); column < to; ++column) {
+        line[column] = letters[turn++ % letters.size()];
       }
     }
   }

@@ -225,8 +225,8 @@ double lightness(const std::string& fill) {
 }
 
 // A row of steps, one after another, each as long as its place among the letters of `kinds` says.
-std::vector<PictureStep> row_of(const std::string& letters) {
-  std::vector<PictureStep> row;
+PictureRow row_of(const std::string& letters) {
+  PictureRow row;
   double time = 0;
   for (const char letter : letters) {
     if (letter == '.') {
@@ -241,11 +241,11 @@ std::vector<PictureStep> row_of(const std::string& letters) {
   return row;
 }
 
-std::vector<std::string> block_labels(const std::string& letters, double gap, double least) {
+std::vector<std::string> block_labels(const std::string& letters, double gap, double least,
+                                      const std::string& other_rank = "") {
+  const auto blocks = blocks_of({row_of(letters), row_of(other_rank)}, gap, least);
   std::vector<std::string> found;
-  for (const PictureBlock& block : blocks_of(row_of(letters), gap, least)) {
-    found.push_back(label_of(block));
-  }
+  for (const PictureBlock& block : blocks.front()) found.push_back(label_of(block));
   return found;
 }
 
@@ -437,6 +437,23 @@ TEST_CASE("SVG: copies have lanes below their rank, at their own times") {
   }
 }
 
+TEST_CASE("SVG: copies that run at the same time have a lane each") {
+  PipelineTask task = task_of(4, 8);
+  task.times.offload = task.times.reload = 2;
+  TimedSchedule t = time_schedule(schedule_family("sppo"), task, {});
+  const auto lanes = [&] {
+    std::set<double> tops;
+    const std::vector<Element> copies = rectangles(parse_xml(drawn(t)), "copies");
+    for (const Element& box : copies) tops.insert(box.of("y"));
+    CHECK_FALSE(any_overlap(copies));
+    return tops.size();
+  };
+  CHECK(lanes() == 4);  // one on each rank
+  t.request.costs.both_ways = true;
+  t.timing = simulate(t.schedule, t.linked, t.request.costs);
+  CHECK(lanes() == 8);
+}
+
 TEST_CASE("SVG: kinds differ in lightness, and every label stands out") {
   for (const char* name : {"1f1b-vocab-1", "zb-h1", "po-h", "gpipe"}) {
     INFO(name);
@@ -472,17 +489,22 @@ TEST_CASE("blocks: what repeats, and where it begins") {
   CHECK(block_labels("FFFFBFBFBFBFBBB", 0, 0) == Labels{"3 F", "5 (F B)", "2 B"});
   CHECK(block_labels("FFFBBB", 0, 0) == Labels{"3 F", "3 B"});
   CHECK(block_labels("FIWFIWFIW", 0, 0) == Labels{"3 (F I W)"});
+  CHECK(block_labels("FFFBBFFFBBFFFBB", 0, 0) == Labels{"3 (3 F 2 B)"});
   // Stages repeat what they do apart.
   CHECK(block_labels("FFffBBbb", 0, 0) == Labels{"2 F", "2 F", "2 B", "2 B"});
   CHECK(block_labels("FIWfiwFIWfiw", 0, 0) == Labels{"4 (F I W)"});
   // Idle time divides blocks if it is long.
   CHECK(block_labels("FF.FF..FF", 1, 0) == Labels{"4 F", "2 F"});
   CHECK(block_labels("FF.FF..FF", 0, 0) == Labels{"2 F", "2 F", "2 F"});
-  // Short blocks are joined with their like, others only as far as they are short.
+  // Short blocks of the same kinds are joined, the shortest with all that are short.
   CHECK(block_labels("FFffFFffBBbb", 0, 3) == Labels{"8 F", "4 B"});
-  CHECK(block_labels("FFBBW", 0, 3) == Labels{"2 F + 2 B", "W"});
+  CHECK(block_labels("FFFBBWFFFF", 0, 2) == Labels{"3 F", "2 B + 1 W", "4 F"});
+  CHECK(block_labels("FFFFBBWWW", 0, 2) == Labels{"4 F", "2 B", "3 W"});
+  // All ranks are shown alike: where most are in short blocks, long ones are joined too.
+  CHECK(block_labels("FFFFFFFFFFff", 0, 3) == Labels{"10 F", "2 F"});
+  CHECK(block_labels("FFFFFFFFFFff", 0, 3, "FFffFFFffffF") == Labels{"12 F"});
   CHECK(block_labels("", 0, 3).empty());
-  const std::vector<PictureBlock> blocks = blocks_of(row_of("FBfbFB.FBfb"), 1, 100);
+  const auto blocks = blocks_of({row_of("FBfbFB.FBfb")}, 1, 100).front();
   REQUIRE(blocks.size() == 1);
   REQUIRE(blocks[0].shares.size() == 4);
   for (const PictureShare& share : blocks[0].shares) {
