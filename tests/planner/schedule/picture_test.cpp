@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "planner/schedule/compare.h"
@@ -23,8 +24,9 @@ constexpr size_t kMostBytes = 200'000;
 struct Element {
   std::string name;
   std::map<std::string, std::string> attributes;
-  std::vector<std::string> classes;  // of the groups around it, outermost first
-  std::string fill;                  // its own, or that of the innermost group with one
+  std::vector<std::string> classes;           // of the groups around it, outermost first
+  std::map<std::string, std::string> around;  // attributes of those groups, the innermost first
+  std::string fill;                           // its own, or that of the innermost group with one
   std::string text;
 
   double of(const std::string& attribute) const { return std::stod(attributes.at(attribute)); }
@@ -72,6 +74,8 @@ std::vector<Element> parse_xml(const std::string& xml) {
     if (!open.empty()) {
       element.classes = open.back().classes;
       element.fill = open.back().fill;
+      element.around = open.back().attributes;
+      element.around.insert(open.back().around.begin(), open.back().around.end());
       const auto own = open.back().attributes.find("class");
       if (own != open.back().attributes.end()) element.classes.push_back(own->second);
     }
@@ -249,6 +253,33 @@ std::vector<std::string> block_labels(const std::string& letters, double gap, do
   return found;
 }
 
+// The box around a label, with digits and points as wide as those of Helvetica.
+Element label_box(const Element& label) {
+  const double size = std::stod(label.around.at("font-size"));
+  double length = 0;
+  for (const char c : label.text) length += size * (c == '.' ? 0.278 : 0.556);
+  double x = label.of("x"), y = label.of("y") - 0.36 * size;
+  double width = length, height = 0.72 * size;
+  if (label.around.contains("transform")) {  // turned to the left
+    std::swap(width, height);
+    x = std::exchange(y, -x);
+  }
+  Element box;
+  box.attributes = {{"x", std::to_string(x - width / 2)},
+                    {"y", std::to_string(y - height / 2)},
+                    {"width", std::to_string(width)},
+                    {"height", std::to_string(height)}};
+  return box;
+}
+
+bool contains(const Element& outer, const Element& inner) {
+  const auto within = [&](const char* from, const char* length) {
+    return inner.of(from) >= outer.of(from) &&
+           inner.of(from) + inner.of(length) <= outer.of(from) + outer.of(length);
+  };
+  return within("x", "width") && within("y", "height");
+}
+
 using Labels = std::vector<std::string>;
 
 }  // namespace
@@ -398,6 +429,16 @@ TEST_CASE("SVG: labels of all passes or of none") {
                      (i & 2 ? count_of(t, true, false) : 0) +
                      (i & 4 ? count_of(t, false, true) : 0);
       }
+      std::vector<Element> boxes = rectangles(all, "passes");
+      const std::vector<Element> copies = rectangles(all, "copies");
+      boxes.insert(boxes.end(), copies.begin(), copies.end());
+      for (const Element& e : all) {
+        if (e.name != "text" || !e.is_in("labels")) continue;
+        const Element box = label_box(e);
+        const bool fits = std::any_of(boxes.begin(), boxes.end(),
+                                      [&](const Element& around) { return contains(around, box); });
+        if (!fits) FAIL_CHECK(e.text << " is larger than its pass");
+      }
       const auto found = static_cast<int64_t>(labels(all).size());
       CHECK(std::find(allowed, allowed + 8, found) != allowed + 8);
     });
@@ -407,6 +448,15 @@ TEST_CASE("SVG: labels of all passes or of none") {
   const Labels found = labels(parse_xml(drawn(t)));
   CHECK(found.size() == 4 * 8 * 4 * 2);
   CHECK(std::count(found.begin(), found.end(), "7.3") == 4 * 2);
+}
+
+TEST_CASE("pictures leave out what takes no time") {
+  const TimedSchedule t =
+      time_schedule(schedule_family("1f1b-vocab-1"), {.ranks = 4, .microbatches = 8}, {});
+  const std::vector<Element> all = parse_xml(drawn(t));  // S and T take 0
+  CHECK(rectangles(all, "passes").size() == 4 * 8 * 2);
+  CHECK(rectangles(all, "legend").size() == 2);
+  CHECK_THAT(written(t, 118), !Contains("output layer"));
 }
 
 TEST_CASE("SVG: copies have lanes below their rank, at their own times") {
