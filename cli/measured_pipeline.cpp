@@ -97,7 +97,8 @@ int show_measured(const MeasuredFlags& flags, bool json) {
       counted(pipeline.ranks, "rank", "ranks"),
       counted(pipeline.microbatches, "microbatch", "microbatches"), step.timing.bubble_rate);
   if (!flags.svg.empty()) {
-    write_file_atomically(flags.svg, svg_picture(step.schedule, step.linked, step.timing, title));
+    write_file_atomically(flags.svg,
+                          svg_picture(step.schedule, step.linked, step.timing, title, "time (ms)"));
   }
   if (json) {
     Json document = measured_json(pipeline, step);

@@ -253,7 +253,10 @@ int show(const ScheduleFlags& flags, ScheduleAsked asked, bool json) {
       fmt::format("{} of {}: bubble rate {:.4f}", flags.name,
                   size_text(timed.request.ranks, timed.request.microbatches), timing.bubble_rate);
   if (!flags.svg.empty()) {
-    write_file_atomically(flags.svg, svg_picture(timed.schedule, timed.linked, timing, title));
+    const std::string axis =
+        fmt::format("time (a microbatch's forward on a rank takes {:g})", flags.task.times.forward);
+    write_file_atomically(flags.svg,
+                          svg_picture(timed.schedule, timed.linked, timing, title, axis));
   }
   if (!flags.csv.empty()) {
     write_file_atomically(flags.csv, write_pipeline_csv(written_csv(flags, timed.schedule, read)));

@@ -43,6 +43,8 @@ TEST_CASE("schedule: the picture, the drawing and the CSV") {
   CHECK(result.status == 0);
   CHECK_THAT(result.out, Contains("zb-h1 of 8 ranks and 24 microbatches: bubble rate 0.0886"));
   CHECK_THAT(result.out, Contains("\n0  F0=F1=F2="));
+  CHECK_THAT(result.out, Contains("F forward   I gradients of inputs   W gradients of weights"));
+  CHECK_THAT(read_file(svg), Contains("time (a microbatch's forward on a rank takes 1)"));
   CHECK_THAT(read_file(svg), Contains("</svg>"));
   const PipelineCsv read = read_pipeline_csv(read_file(csv), csv);
   CHECK(read.schedule.ranks.size() == 8);
@@ -160,7 +162,7 @@ TEST_CASE("schedule measured: a trace and the schedule that it shows") {
   CHECK(result.status == 0);
   CHECK_THAT(result.out, Contains("iteration 7 of 2 ranks and 2 microbatches, measured"));
   CHECK_THAT(result.out, Contains("20.5 12.0 GB by rank"));
-  CHECK_THAT(read_file(svg), Contains("</svg>"));
+  CHECK_THAT(read_file(svg), Contains(">time (ms)<") && Contains("</svg>"));
   check_refused(longspan({"schedule", "measured", path, "--iteration", "8"}), 2,
                 {"iteration 8 is not in the trace", "7"});
   check_refused(longspan({"schedule", "measured"}), 2,

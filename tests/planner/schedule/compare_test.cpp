@@ -1,22 +1,12 @@
-// One schedule of a family with the family's own choices, the ranking of all, and the picture.
+// One schedule of a family with the family's own choices, and the ranking of all.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "base/error.h"
 #include "planner/schedule/compare.h"
-#include "planner/schedule/io/picture.h"
 
 namespace longspan {
-namespace {
-
-size_t count(const std::string& text, const std::string& word) {
-  size_t found = 0;
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
-  return found;
-}
-
-}  // namespace
 
 TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
   PipelineTask task{.ranks = 4, .microbatches = 8};
@@ -112,33 +102,6 @@ TEST_CASE("compared: what would take long is left to be asked for by name") {
     if (c.family->name == "sppo-msp") CHECK_THAT(c.refusal, Catch::Contains("ask for it by name"));
     if (c.family->name == "seq1f1b") CHECK(c.refusal.empty());
   }
-}
-
-TEST_CASE("a picture shows every rank, aligned") {
-  const TimedSchedule t =
-      time_schedule(schedule_family("1f1b"), {.ranks = 2, .microbatches = 2}, {});
-  CHECK(text_picture(t.schedule, t.linked, t.timing, 100) ==
-        "0  F0F1....B0##..B1##\n"
-        "1  ..F0B0##F1B1##....\n");
-  // In a narrow picture, numbers are drawn only where they fit.
-  CHECK(text_picture(t.schedule, t.linked, t.timing, 12) ==
-        "0  FF..B0.B1\n"
-        "1  .FB0FB1..\n");
-  const TimedSchedule v =
-      time_schedule(schedule_family("zb-v"), {.ranks = 2, .microbatches = 4}, {});
-  const std::string picture = text_picture(v.schedule, v.linked, v.timing, 100);
-  for (const char* word : {"F0", "f0", "I0", "i0", "W0", "w0"}) CHECK(count(picture, word) == 2);
-}
-
-TEST_CASE("a drawing has a field for every computation, and its labels") {
-  const TimedSchedule t =
-      time_schedule(schedule_family("zb-h1"), {.ranks = 3, .microbatches = 4}, {});
-  const std::string svg = svg_picture(t.schedule, t.linked, t.timing, "a < b & c");
-  CHECK(svg.find("<svg ") == 0);
-  CHECK(svg.find("a &lt; b &amp; c") != std::string::npos);
-  CHECK(count(svg, "<rect ") == 1 + 3 * 3 * 4 + 3);  // the page, computations, the legend
-  CHECK(count(svg, ">rank ") == 3);
-  CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
 }
 
 }  // namespace longspan
