@@ -260,6 +260,9 @@ TEST_CASE("v-adaptive uses memory that no building block of equal steps just fil
   asked.forward = asked.input = asked.weight = 2;
   asked.memory_limit = 5;
   CHECK(timing_of("v-adaptive", asked).cost <= 39);
+  // Three eighths of 1F1B's memory. Room that is reserved for every way up would take 148.
+  asked = {.ranks = 8, .microbatches = 32, .virtual_stages = 2, .memory_limit = 6};
+  CHECK(timing_of("v-adaptive", asked).cost <= 128.5);
 }
 
 // A case where the greedy choice is optimal: one microbatch at a time leaves no choice.
