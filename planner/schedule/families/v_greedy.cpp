@@ -62,8 +62,11 @@ class Greedy {
       const auto soonest = std::min_element(decisions.begin(), decisions.end());
       if (*soonest == kNever) return std::nullopt;
       const auto next = static_cast<int32_t>(soonest - decisions.begin());
-      ranks_[next].free = *soonest;
-      put(next, choose(next));
+      const double before = std::exchange(ranks_[next].free, *soonest);
+      const int pass = choose(next);
+      // W waits for nothing, not even for the pass that it comes before.
+      if (pass == kWeights) ranks_[next].free = before;
+      put(next, pass);
       // A pass affects the decisions of its rank and the two neighbours.
       for (int32_t i = std::max(0, next - 1); i <= std::min(next + 1, count() - 1); ++i) {
         decisions[i] = decision(i);

@@ -6,7 +6,7 @@
 namespace longspan {
 namespace {
 
-constexpr auto kFamilies = std::to_array<ScheduleFamily>({
+constexpr auto kSolvedFamilies = std::to_array<ScheduleFamily>({
     {.name = "optpipe",
      .summary = "order and offload by a solver, from the best of all others",
      .source = "OptPipe, arXiv 2510.05186",
@@ -22,12 +22,12 @@ constexpr auto kFamilies = std::to_array<ScheduleFamily>({
 
 }  // namespace
 
-std::span<const ScheduleFamily> solved_families() { return kFamilies; }
+std::span<const ScheduleFamily> solved_families() { return kSolvedFamilies; }
 
 const ScheduleFamily* solved_family(std::string_view name) {
-  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
+  const auto found = std::find_if(kSolvedFamilies.begin(), kSolvedFamilies.end(),
                                   [&](const ScheduleFamily& f) { return f.name == name; });
-  return found == kFamilies.end() ? nullptr : &*found;
+  return found == kSolvedFamilies.end() ? nullptr : &*found;
 }
 
 }  // namespace longspan
