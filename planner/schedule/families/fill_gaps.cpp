@@ -52,7 +52,10 @@ class GapFiller {
       own.free = ends_[action] = soonest->start + durations_[action];
       own.held += changes_[action];
       made.ranks[rank].push_back(linked_.actions[action]);
-      for (size_t other = 0; other < ranks_.size(); ++other) next[other] = next_of(other);
+      const size_t end = std::min(rank + 2, ranks_.size());
+      for (size_t near = rank - std::min<size_t>(rank, 1); near < end; ++near) {
+        next[near] = next_of(near);
+      }
     }
     return made;
   }
