@@ -62,7 +62,7 @@ std::string end_text(const OptimalSchedule& result) {
   const std::optional<double> most = result.gap();
   const std::string gap =
       most ? fmt::format("at most {} above the best order", percent(*most)) : "no bound is known";
-  if (!result.stop) return fmt::format("too large to be solved whole; {}", gap);
+  if (!result.stop) return fmt::format("optimised in windows, too large for the whole; {}", gap);
   switch (*result.stop) {
     case Stop::nodes:
       return fmt::format("stopped by the limit of nodes; {}", gap);

@@ -17,6 +17,7 @@
 #include "planner/schedule/families/cheapest.h"
 #include "planner/schedule/families/cut_vocabulary.h"
 #include "planner/schedule/families/families.h"
+#include "planner/schedule/families/fill_gaps.h"
 #include "planner/schedule/families/lists.h"
 #include "planner/schedule/families/v_greedy.h"
 #include "planner/schedule/families/zero_bubble_v.h"
@@ -82,7 +83,8 @@ std::optional<BuildingBlock> block_of(int32_t ranks, const Steps& first, const S
 // Offers blocks with equal steps between all ranks, and blocks whose steps change at one rank, with
 // memory in between. These blocks make the best schedules for some memory among all pairs of steps
 // up to four, within 1 % in 60 random settings of 3 to 10 ranks. Steps that sum to five do not
-// repeat with many ranks; sums above six make blocks longer without a gain.
+// repeat with many ranks; sums above six make blocks longer without a gain. Blocks count in slots;
+// their waits are also filled by the real times. What is made depends on no memory limit.
 void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr Steps kAlike[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 1},
                               {1, 3}, {3, 3}, {4, 2}, {2, 4}};
@@ -93,7 +95,12 @@ void offer_blocks(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr int32_t kTurns = 8;  // tries all turns up to this many ranks
   const auto offer = [&](const Steps& first, const Steps& then, int32_t turn) {
     const std::optional<BuildingBlock> block = block_of(request.ranks, first, then, turn);
-    if (block) cheapest.offer(repeat(request, *block));
+    if (!block) return;
+    Schedule repeated = repeat(request, *block);
+    for (const bool may_delay : {false, true}) {
+      cheapest.offer(fill_gaps(repeated, request.costs, may_delay));
+    }
+    cheapest.offer(std::move(repeated));
   };
   for (const Steps& steps : kAlike) offer(steps, steps, 0);
   const int32_t apart = std::max(1, request.ranks / kTurns);

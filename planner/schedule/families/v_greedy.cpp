@@ -26,8 +26,10 @@ struct Choices {
   int order = 0;           // order of preference
   int32_t in_flight = 1;   // microbatches between the first rank's first pass and its last
   bool may_delay = false;  // W runs even if the known wait is shorter
+  bool eager = false;      // W runs before forwards, which frees memory
+  bool lends = false;      // a microbatch on the way up leaves its memory to the next
 };
-constexpr int kOrders = 4;
+constexpr int kOrders = 7;
 
 class Greedy {
  public:
@@ -60,8 +62,11 @@ class Greedy {
       const auto soonest = std::min_element(decisions.begin(), decisions.end());
       if (*soonest == kNever) return std::nullopt;
       const auto next = static_cast<int32_t>(soonest - decisions.begin());
-      ranks_[next].free = *soonest;
-      put(next, choose(next));
+      const double before = std::exchange(ranks_[next].free, *soonest);
+      const int pass = choose(next);
+      // W waits for nothing, not even for the pass that it comes before.
+      if (pass == kWeights) ranks_[next].free = before;
+      put(next, pass);
       // A pass affects the decisions of its rank and the two neighbours.
       for (int32_t i = std::max(0, next - 1); i <= std::min(next + 1, count() - 1); ++i) {
         decisions[i] = decision(i);
@@ -83,6 +88,7 @@ class Greedy {
     double begin = 0, free = 0, left = 0;         // start of its first pass, end of its last, work
                                                   // left
     int64_t held = 0;
+    int32_t held_up = 0;  // microbatches on the way up whose weight gradient is not done
     int last = kNothing;
 
     int32_t done(int pass) const { return static_cast<int32_t>(ends[pass].size()); }
@@ -108,11 +114,13 @@ class Greedy {
     return before.ends[pass][m] + request_.costs.communication;
   }
 
-  // The memory that the pass needs; a forward down also reserves that of the forward up.
+  // The memory that the pass needs. A forward down also reserves that of a forward up. If one is
+  // held already, its microbatch has all that it needs here, and its memory goes to the next.
   int64_t needed(const Rank& own, int pass) const {
     if (!is_forward(pass)) return 0;
     const int64_t up = own.memory[1].activations;
-    return pass == kForwardUp ? up : own.memory[0].activations + up;
+    if (pass == kForwardUp) return up;
+    return own.memory[0].activations + (choices_.lends && own.held_up > 0 ? 0 : up);
   }
   bool fits(const Rank& own, int pass) {
     const int64_t bytes = own.held + needed(own, pass);
@@ -148,8 +156,11 @@ class Greedy {
         {kInputDown, kInputUp, kForwardUp, kForwardDown},
         {kForwardUp, kInputUp, kInputDown, kForwardDown},
         {kForwardUp, kForwardDown, kInputUp, kInputDown},
+        {kInputUp, kForwardUp, kInputDown, kForwardDown},
+        {kInputDown, kForwardUp, kInputUp, kForwardDown},
+        {kForwardUp, kInputDown, kInputUp, kForwardDown},
     };
-    // The last order alternates: forwards after backwards, and backwards after forwards.
+    // The fourth order alternates: forwards after backwards, and backwards after forwards.
     if (choices_.order == 3 && (own.last == kNothing || is_forward(own.last))) return kOrders[0];
     return kOrders[choices_.order];
   }
@@ -159,6 +170,7 @@ class Greedy {
     const Rank& own = ranks_[i];
     for (const int pass : preferences(own)) {
       if (arrival(i, pass) > own.free || !let_in(i, pass)) continue;
+      if (choices_.eager && is_forward(pass) && !own.due.empty()) return kWeights;
       if (fits(own, pass)) return pass;
       if (!own.due.empty()) return kWeights;  // frees memory
     }
@@ -172,6 +184,7 @@ class Greedy {
       own.due.pop_front();
       take(own, own.times[chunk].weight);
       own.held -= own.memory[chunk].for_weights;
+      own.held_up -= chunk;
       schedule_.ranks[i].push_back({Kind::backward_weight, v_stage(request_, i, chunk), m});
       return;
     }
@@ -184,6 +197,7 @@ class Greedy {
     own.last = pass;
     const StageMemory& memory = own.memory[chunk];
     own.held += forward ? memory.activations : memory.for_weights - memory.activations;
+    if (pass == kForwardUp) ++own.held_up;
     if (!forward) own.due.emplace_back(chunk, m);
     schedule_.ranks[i].push_back(
         {forward ? Kind::forward : Kind::backward_input, v_stage(request_, i, chunk), m});
@@ -205,9 +219,9 @@ class Greedy {
 }  // namespace
 
 void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
-  constexpr double kMost = 0.75;  // of 1F1B's memory; above it, building blocks and ZB-V are better
+  constexpr double kMost = 1;       // of 1F1B's memory; with more, ZB-V is better
   constexpr int32_t kInFlight = 8;  // about this many values of in_flight up to the ranks' number
-  constexpr int64_t kRuns = 32;     // approximate runs per level
+  constexpr int64_t kRuns = 32;     // of full length per level, about: most runs end early
   const int64_t held = held_by_microbatch(request, 2, v_stage);
   const int64_t actions = int64_t{6} * request.ranks * request.microbatches;
   // If messages differ, the greedy's times are inexact and do not bound the cost.
@@ -216,7 +230,8 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
   const int32_t apart = std::max(1, request.ranks / kInFlight);
   for (int32_t in_flight = 1; in_flight <= 2 * kMost * request.ranks; in_flight += apart) {
     for (int order = 0; order < kOrders; ++order) {
-      for (const bool may_delay : {false, true}) {
+      for (unsigned set = 0; set < 8; ++set) {
+        const Choices choices = {order, in_flight, (set & 1) != 0, (set & 2) != 0, (set & 4) != 0};
         int64_t same_from = std::numeric_limits<int64_t>::max();
         for (const int64_t level : levels) {
           // With fewer in flight, memory is left over; above twice as many there is little gain.
@@ -225,7 +240,7 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
             continue;
           ScheduleRequest own = request;
           own.memory_limit = level;
-          Greedy greedy(own, {order, in_flight, may_delay}, exact ? cheapest.cost() : 0);
+          Greedy greedy(own, choices, exact ? cheapest.cost() : 0);
           std::optional<Schedule> made = greedy.run();
           same_from = greedy.accepted();
           if (made) cheapest.offer(*std::move(made));

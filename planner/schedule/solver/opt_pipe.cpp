@@ -8,7 +8,9 @@
 #include "planner/schedule/check.h"
 #include "planner/schedule/families/offload.h"
 #include "planner/schedule/registry.h"
+#include "planner/schedule/solver/least_span.h"
 #include "planner/schedule/solver/order_model.h"
+#include "planner/schedule/solver/order_window.h"
 #include "planner/schedule/timing.h"
 
 namespace longspan {
@@ -43,6 +45,12 @@ Schedule plain(const Schedule& schedule, bool copies) {
     list = std::move(split);
   }
   return made;
+}
+
+bool runs_as_one(const Schedule& schedule) {
+  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [](const Action& a) { return a.with_next; });
+  });
 }
 
 bool takes(const ScheduleFamily& family, const ScheduleRequest& request) {
@@ -107,21 +115,69 @@ bool take(OptimalSchedule& best, const OrderModel& model, const MilpSolution& so
   return true;
 }
 
-// Optimizes the order within a window of time with the rest fixed: windows from first to last,
-// repeatedly, until none improves.
-void improve_windows(OptimalSchedule& best, const OrderModel& model, const ScheduleCosts& costs,
-                     int64_t memory_limit, Budget& budget, double parts) {
-  const double width = best.cost / parts;
+// Whether no schedule can be faster.
+bool is_best(const OptimalSchedule& schedule) {
+  return schedule.bound >= schedule.cost * (1 - 1e-9);
+}
+
+// Windows of about this many actions, on this many ranks or fewer.
+struct WindowSize {
+  int32_t ranks;
+  double actions;
+};
+
+// Windows that cover the schedule, each half over the next.
+std::vector<FixedOrder::Window> windows_of(const FixedOrder& order, const WindowSize& size) {
+  const int32_t ranks = std::min(size.ranks, order.ranks());
+  const double on_ranks = static_cast<double>(order.items()) * ranks / order.ranks();
+  const double width = order.makespan() / std::max(2.0, on_ranks / size.actions);
+  std::vector<FixedOrder::Window> windows;
+  for (double from = 0; from + width / 2 < order.makespan(); from += width / 2) {
+    for (int32_t rank = 0;; rank += std::max(1, ranks / 2)) {
+      const int32_t first = std::min(rank, order.ranks() - ranks);
+      windows.push_back({from, from + width, first, first + ranks});
+      if (first + ranks == order.ranks()) break;
+    }
+  }
+  return windows;
+}
+
+// Optimizes the order within windows one after another with the rest fixed, repeatedly, until none
+// improves. A window that shortens nothing may move forwards and backwards to earlier, which leaves
+// more room to the next.
+void improve_by_windows(OptimalSchedule& best, const ScheduleCosts& costs, int64_t memory_limit,
+                        Budget& budget, const WindowSize& size) {
+  constexpr double kLess = 1 - 1e-9, kNoMore = 1 + 1e-12;
+  std::optional<FixedOrder> order(std::in_place, best.schedule, costs, memory_limit);
   for (bool improved = true; improved;) {
     improved = false;
-    const double makespan = simulate(best.schedule, costs).makespan;
-    for (double from = 0; from + width / 2 < makespan && !budget.spent(); from += width / 2) {
-      const Milp window = model.within(best.schedule, costs, from, from + width);
-      const MilpSolution solution =
-          solve(window, budget.left(kWindowNodes), model.choices_of(best.schedule));
+    for (const FixedOrder::Window& window : windows_of(*order, size)) {
+      if (budget.spent() || is_best(best)) return;
+      const auto model = order->model_of(window);
+      if (!model) continue;
+      const MilpSolution solution = solve(model->milp, budget.left(kWindowNodes), model->start);
       budget.spend(solution);
-      improved |= take(best, model, solution, costs, memory_limit);
+      if (solution.values.empty()) continue;
+      Schedule made = order->schedule_of(*model, solution.values);
+      if (first_fault(made, costs, memory_limit)) continue;
+      const FixedOrder other(made, costs, memory_limit);
+      const bool faster = other.cost() < order->cost() * kLess;
+      const bool earlier =
+          other.cost() <= order->cost() * kNoMore && other.starts() < order->starts() * kLess;
+      if (!faster && !earlier) continue;
+      improved = true;
+      best.schedule = std::move(made);
+      order.emplace(best.schedule, costs, memory_limit);
+      best.cost = order->cost();
     }
+  }
+}
+
+// Larger windows find more, in more time.
+void improve_by_windows(OptimalSchedule& best, const ScheduleCosts& costs, int64_t memory_limit,
+                        Budget& budget) {
+  for (const WindowSize& size : {WindowSize{8, 16}, WindowSize{8, 32}, WindowSize{4, 48}}) {
+    improve_by_windows(best, costs, memory_limit, budget, size);
   }
 }
 
@@ -182,49 +238,44 @@ OptimalSchedule reorder(const NamedSchedule& start, const ScheduleCosts& costs,
   }
   OptimalSchedule best;
   best.start = start.name;
-  const auto consider = [&](Schedule made) {
-    const double cost = simulate(made, costs).cost;
-    if (best.schedule.ranks.empty() || cost < best.cost) {
-      best.cost = cost;
-      best.schedule = std::move(made);
-    }
-  };
-  consider(start.schedule);
-  best.start_cost = best.cost;
+  best.schedule = start.schedule;
+  best.cost = best.start_cost = simulate(start.schedule, costs).cost;
   if (Schedule split = plain(start.schedule, true); !first_fault(split, costs, memory_limit)) {
-    consider(std::move(split));
+    const double cost = simulate(split, costs).cost;
+    if (cost <= best.cost) {
+      best.cost = cost;
+      best.schedule = std::move(split);
+    }
   }
   const Schedule actions = plain(start.schedule, false);
+  best.bound = std::min(least_span(actions, costs, memory_limit), best.cost);
+  Budget budget(limits);
+  if (!runs_as_one(best.schedule)) improve_by_windows(best, costs, memory_limit, budget);
   const LinkedActions linked = link(actions);
-  if (static_cast<int64_t>(linked.actions.size()) > kMostActions) return best;
-  // A little above the best, so that rounding does not exclude it.
-  const OrderModel model(actions, linked, costs, memory_limit, best.cost * (1 + 1e-9), true);
-  best.bound = std::min(model.bound(), best.cost);
-  best.binaries = model.milp().whole_columns();
-  if (best.bound >= best.cost * (1 - 1e-9)) {
+  std::optional<OrderModel> model;
+  if (!is_best(best) && static_cast<int64_t>(linked.actions.size()) <= kMostActions) {
+    // A little above the best, so that rounding does not exclude it.
+    model.emplace(actions, linked, costs, memory_limit, best.cost * (1 + 1e-9), true);
+    best.bound = std::clamp(model->bound(), best.bound, best.cost);
+    best.binaries = model->milp().whole_columns();
+  }
+  best.nodes = budget.nodes();
+  if (is_best(best)) {
     best.stop = Stop::optimal;
     return best;
   }
-  Budget budget(limits);
-  const auto actions_in_all = static_cast<double>(linked.actions.size());
-  for (const double in_window : {16.0, 32.0}) {
-    improve_windows(best, model, costs, memory_limit, budget,
-                    std::max(2.0, actions_in_all / in_window));
-  }
-  best.nodes = budget.nodes();
-  best.bound = std::min(best.bound, best.cost);
   if (budget.spent()) best.stop = budget.left(1).nodes <= 0 ? Stop::nodes : Stop::seconds;
-  if (budget.spent() || best.binaries > kMostBinaries) return best;
+  if (budget.spent() || !model || best.binaries > kMostBinaries) return best;
   const MilpSolution solution =
-      solve(model.milp(), budget.left(limits.nodes), model.choices_of(best.schedule));
+      solve(model->milp(), budget.left(limits.nodes), model->choices_of(best.schedule));
   budget.spend(solution);
-  take(best, model, solution, costs, memory_limit);
+  take(best, *model, solution, costs, memory_limit);
   best.stop = solution.stop;
   best.nodes = budget.nodes();
   // If infeasible, no schedule is faster than the current span; if optimal, none is faster than the
   // result.
   const bool done = solution.stop == Stop::optimal || solution.stop == Stop::infeasible;
-  const double bound = done ? best.cost : model.time_of(solution.bound);
+  const double bound = done ? best.cost : model->time_of(solution.bound);
   best.bound = std::clamp(bound, std::min(best.bound, best.cost), best.cost);
   return best;
 }

@@ -1,12 +1,13 @@
 // OptPipe (arXiv 2510.05186): optimizes the order of a pipeline's lists, and what is offloaded, as
 // a MILP, with the best schedule of the families as a warm start.
 //
-// First, windows of time are optimized one after another with the rest fixed, until no window
-// improves; then, if it is not too large, the whole. The result is timed exactly and checked like
-// any schedule, and is never slower than the warm start. If limits end the search, the answer is
-// the best so far (possibly the warm start), and OptimalSchedule::stop tells which limit. It runs
-// at most for the limits' time plus a fraction of a second. Safe from any thread, but one MILP is
-// solved at a time.
+// First, windows of ranks and time are optimized one after another with the rest fixed
+// (order_window.h), until no window improves; then, if it is not too large, the whole. Only the
+// whole chooses what is offloaded; in windows that stays as in the warm start. The result is timed
+// exactly and checked like any schedule, and is never slower than the warm start. If limits end the
+// search, the answer is the best so far (possibly the warm start), and OptimalSchedule::stop tells
+// which limit. It runs at most for the limits' time plus a fraction of a second. Safe from any
+// thread, but one MILP is solved at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct OptimalSchedule {
   /// A lower bound on the cost of any order in which stages run microbatches in the order of the
   /// warm start, and copies are requested as families of offloading schedules request them.
   double bound = 0;
-  std::optional<Stop> stop;  ///< what ended the search; none: too large to be solved as a whole
+  std::optional<Stop> stop;  ///< what ended the search; none: no window improves, and the whole is
+                             ///< too large
   int64_t nodes = 0, binaries = 0;
 
   /// The relative gap between this cost and the lower bound; none if no bound is known.

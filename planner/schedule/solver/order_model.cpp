@@ -24,13 +24,12 @@ OrderModel::OrderModel(const Schedule& schedule, const LinkedActions& linked,
       linked_(linked),
       order_(schedule, linked, costs),
       longest_(longest),
-      communication_(costs.communication),
       copies_(schedule.ranks.size()) {
   fix_by_windows();
   // The unit is about an action's duration, the scale that the solver's tolerances are made for.
   unit_ = longest * ranks() / std::max(1, order_.count());
   if (unit_ <= 0) unit_ = 1;
-  add_times();
+  add_times(costs);
   columns_.assign(int64_t{order_.count()} * order_.count(), -1);
   for (int32_t rank = 0; rank < ranks(); ++rank) {
     add_order(rank);
@@ -39,23 +38,6 @@ OrderModel::OrderModel(const Schedule& schedule, const LinkedActions& linked,
     if (copies) add_copies(rank, costs, memory_limit);
     add_memory(rank, costs, memory_limit);
   }
-}
-
-OrderModel::Sum& OrderModel::Sum::add(double factor, int32_t column) {
-  terms.push_back({column, factor});
-  return *this;
-}
-
-OrderModel::Sum& OrderModel::Sum::add(double factor, const Choice& choice) {
-  if (choice.column < 0) {
-    if (choice.yes) known += factor;
-  } else if (choice.yes) {
-    terms.push_back({choice.column, factor});
-  } else {
-    known += factor;
-    terms.push_back({choice.column, -factor});
-  }
-  return *this;
 }
 
 Choice OrderModel::first(int32_t a, int32_t b) const {
@@ -122,12 +104,15 @@ void OrderModel::fix_by_windows() {
   }
 }
 
-void OrderModel::add_times() {
+void OrderModel::add_times(const ScheduleCosts& costs) {
   const double most = longest_ / unit_;
   span_ = milp_.add_number(std::min(bound_ / unit_, most), most, 1);
   // A rank may begin at any time, at the latest when all before it have ended and their messages
   // have arrived.
-  const double all = (longest_ + communication_) / unit_ * 2 * ranks();
+  const double slowest = costs.messages.empty()
+                             ? costs.communication
+                             : *std::max_element(costs.messages.begin(), costs.messages.end());
+  const double all = (longest_ + slowest) / unit_ * 2 * ranks();
   for (int32_t rank = 0; rank < ranks(); ++rank) offsets_.push_back(milp_.add_number(0, all));
   for (int32_t a = 0; a < order_.count(); ++a) {
     const double latest = std::max(before_[a], longest_ - after_[a]);
@@ -137,7 +122,10 @@ void OrderModel::add_times() {
     const int32_t rank = linked_.rank_of(b);
     for (const Wait& wait : linked_.waits_of(b)) {
       const int32_t from = linked_.rank_of(wait.action);
-      const double time = order_.duration(wait.action) + (wait.delayed ? communication_ : 0);
+      double time = order_.duration(wait.action);
+      if (wait.delayed) {
+        time += costs.message(linked_.actions[wait.action].stage, linked_.actions[b].stage);
+      }
       Sum sum;
       sum.add(1, starts_[b]).add(-1, starts_[wait.action]);
       if (from != rank) sum.add(1, offsets_[rank]).add(-1, offsets_[from]);
@@ -231,49 +219,15 @@ std::vector<Term> OrderModel::choices_of(const Schedule& other) const {
   return choices;
 }
 
-Milp OrderModel::within(const Schedule& other, const ScheduleCosts& costs, double from,
-                        double to) const {
-  const LinkedActions linked = link(other);
-  const ScheduleTiming timing = simulate(other, linked, costs);
-  const Places places = places_of(linked);
-  const auto inside = [&](int32_t number) {
-    const Action& a = linked_.actions[number];
-    const int32_t place = places.at({a.kind, a.stage, a.microbatch, a.slice});
-    return timing.ends[place] > from && timing.starts[place] < to;
-  };
-  Milp made = milp_;
-  const auto fix = [&](const Term& choice) {
-    made.columns[choice.column].lower = made.columns[choice.column].upper = choice.factor;
-  };
-  for (const Term& choice : choices_of(other)) fix(choice);
-  for (int32_t rank = 0; rank < ranks(); ++rank) {
-    for (int32_t a = begin(rank); a < end(rank); ++a) {
-      for (int32_t b = a + 1; b < end(rank); ++b) {
-        if (column_of(a, b) < 0 || !inside(a) || !inside(b)) continue;
-        made.columns[column_of(a, b)].lower = 0;
-        made.columns[column_of(a, b)].upper = 1;
-      }
-    }
-    for (const Copy& copy : copies_[rank]) {
-      if (!inside(copy.forward)) continue;
-      made.columns[copy.taken].lower = 0;
-      made.columns[copy.taken].upper = 1;
-    }
-  }
-  return made;
-}
-
 Schedule OrderModel::schedule_of(const std::vector<double>& values) const {
-  const auto said = [&](const Choice& choice) {
-    return choice.column < 0 ? choice.yes : (values[choice.column] > 0.5) == choice.yes;
-  };
   Schedule made = schedule_;
   std::map<std::tuple<int32_t, int32_t, int32_t>, bool> away;
   for (int32_t rank = 0; rank < ranks(); ++rank) {
     std::vector<std::pair<int32_t, int32_t>> places;  // number of earlier actions, and the action
     for (int32_t a = begin(rank); a < end(rank); ++a) {
       int32_t earlier = 0;
-      for (int32_t b = begin(rank); b < end(rank); ++b) earlier += a != b && said(first(b, a));
+      for (int32_t b = begin(rank); b < end(rank); ++b)
+        earlier += a != b && first(b, a).is_yes(values);
       places.emplace_back(earlier, a);
     }
     std::sort(places.begin(), places.end());

@@ -19,21 +19,10 @@
 #include <vector>
 
 #include "planner/schedule/schedule.h"
-#include "planner/schedule/solver/milp.h"
+#include "planner/schedule/solver/choice.h"
 #include "planner/schedule/solver/partial_order.h"
 
 namespace longspan {
-
-/// A boolean in a MILP: a known value, or a column.
-struct Choice {
-  int32_t column = -1;  ///< -1: known
-  bool yes = false;     ///< the value if known; else whether 1 in the column means yes
-
-  bool is_known(bool value) const { return column < 0 && yes == value; }
-};
-
-inline constexpr Choice kAlways{.column = -1, .yes = true};
-inline constexpr Choice kNever{.column = -1, .yes = false};
 
 class OrderModel {
  public:
@@ -53,9 +42,6 @@ class OrderModel {
   /// The order of `other`'s lists and its copies as a warm start: columns and their values.
   /// REQUIRES: apart from copies, `other` has the actions of the schedule.
   std::vector<Term> choices_of(const Schedule& other) const;
-  /// milp() with the order of two actions, and what is offloaded, fixed as in `other`, except for
-  /// actions that run between the times `from` and `to` there.
-  Milp within(const Schedule& other, const ScheduleCosts& costs, double from, double to) const;
   /// The schedule that a solution's values describe.
   Schedule schedule_of(const std::vector<double>& values) const;
 
@@ -68,15 +54,6 @@ class OrderModel {
     double out_time = 0, back_time = 0;
     double memory = 0;  // memory freed in between, as a share of the limit
   };
-  // A sum of columns and choices; the known choices add up in a number.
-  struct Sum {
-    std::vector<Term> terms;
-    double known = 0;
-
-    Sum& add(double factor, int32_t column);
-    Sum& add(double factor, const Choice& choice);
-  };
-
   // The numbers of another schedule's actions, by kind, stage, microbatch and slice.
   using Places = std::map<std::tuple<ActionKind, int32_t, int32_t, int32_t>, int32_t>;
 
@@ -93,7 +70,7 @@ class OrderModel {
 
   void find_windows();
   void fix_by_windows();
-  void add_times();
+  void add_times(const ScheduleCosts& costs);
   void add_order(int32_t rank);
   void add_loads(int32_t rank);
   void add_copies(int32_t rank, const ScheduleCosts& costs, int64_t limit);
@@ -106,7 +83,7 @@ class OrderModel {
   const Schedule& schedule_;
   const LinkedActions& linked_;
   PartialOrder order_;
-  double longest_, bound_ = 0, unit_ = 1, communication_;
+  double longest_, bound_ = 0, unit_ = 1;
   std::vector<double> before_, after_;  // by action: least time from rank's start, to its end
   Milp milp_;
   int32_t span_ = -1;                      // the column of the objective

@@ -2,23 +2,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/schedule/solver/list_memory.h"
 #include "planner/schedule/solver/order_model.h"
 
 namespace longspan {
 namespace {
 
 using Kind = ActionKind;
-
-// The memory that an action takes at its start or, if negative, frees at its end.
-double taken_by(const Action& action, const Schedule& schedule, const ScheduleCosts& costs) {
-  const StageMemory& m = costs.memory_of(schedule, action.stage);
-  const auto part = [&](int64_t whole) {
-    return static_cast<double>(slice_of(schedule, costs, action, whole));
-  };
-  if (action.kind == Kind::forward) return part(m.activations);
-  if (action.kind == Kind::backward_weight) return -part(m.for_weights);
-  return part(m.for_weights) - part(m.activations);
-}
 
 }  // namespace
 
@@ -89,7 +79,8 @@ void OrderModel::add_channel(const std::vector<Copy>& copies) {
 void OrderModel::add_memory(int32_t rank, const ScheduleCosts& costs, int64_t limit) {
   const std::vector<Copy>& copies = copies_[rank];
   const auto part = [&](int32_t a) {
-    return taken_by(linked_.actions[a], schedule_, costs) / static_cast<double>(limit);
+    return static_cast<double>(memory_taken(linked_.actions[a], schedule_, costs)) /
+           static_cast<double>(limit);
   };
   for (int32_t a = begin(rank); a < end(rank); ++a) {
     const bool returns = std::any_of(copies.begin(), copies.end(),

@@ -16,7 +16,9 @@ PartialOrder::PartialOrder(const Schedule& schedule, const LinkedActions& linked
   for (int32_t b = 0; b < count(); ++b) {
     const Action& action = linked.actions[b];
     for (const Wait& wait : linked.waits_of(b)) {
-      add(wait.action, b, durations_[wait.action] + (wait.delayed ? costs.communication : 0));
+      const double message =
+          wait.delayed ? costs.message(linked.actions[wait.action].stage, action.stage) : 0;
+      add(wait.action, b, durations_[wait.action] + message);
     }
     const auto [before, first] = last.try_emplace({action.kind, action.stage}, b);
     if (!first) add(before->second, b);
