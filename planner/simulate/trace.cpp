@@ -44,7 +44,7 @@ double microseconds(int64_t nanoseconds) { return static_cast<double>(nanosecond
 void add_metadata(EventList& events, const Program& program, const std::string& process, int rank) {
   events.add(R"("ph":"M","name":"process_name","args":{{"name":{}}})", quoted(process));
   events.add(R"("ph":"M","name":"process_sort_index","args":{{"sort_index":{}}})", rank);
-  const bool alone = program.strategy.parallel.ranks() == 1;
+  const bool alone = world_ranks(program) == 1;
   for (const Stream stream : kTracks) {
     if (stream == Stream::comm && alone) continue;
     const int tid = static_cast<int>(stream);
@@ -63,6 +63,24 @@ void add_spans(EventList& events, const Program& program, const Timeline& timeli
                R"("args":{{"op":{},"layer":{},"index":{},"microbatch":{}}})",
                quoted(describe(program, op)), name_of(op.kind), static_cast<int>(op.stream),
                span.start, span.duration, i, op.layer, op.index, op.microbatch);
+  }
+}
+
+// Adds an arrow from each send to the receive of another rank.
+void add_messages(EventList& events, const Program& program, const Timeline& timeline, int rank) {
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const Op& op = program.ops[i];
+    const bool leaves = op.kind == OpKind::send;
+    if (!leaves && op.kind != OpKind::receive) continue;
+    const TraceSpan span = trace_span(timeline.spans[i].start, timeline.spans[i].end);
+    const int64_t peer = message_peer(program, op), number = message_number(program, op);
+    // An end of an arrow is within its span. A receive that waits ends when the message is there.
+    constexpr double kResolution = 1e-3;
+    const double at = leaves ? span.start : span.start + std::max(0.0, span.duration - kResolution);
+    events.add(R"("ph":"{}","bp":"e","id":"{}-{}-{}","name":"message","cat":"message","tid":{},)"
+               R"("ts":{:.3f})",
+               leaves ? "s" : "f", leaves ? rank : peer, leaves ? peer : rank, number,
+               static_cast<int>(op.stream), at);
   }
 }
 
@@ -133,6 +151,7 @@ std::string trace_events(const Program& program, const Timeline& timeline, const
   EventList events(rank);
   add_metadata(events, program, name, rank);
   add_spans(events, program, timeline);
+  add_messages(events, program, timeline, rank);
   add_memory(events, program, timeline);
   return std::move(events).text();
 }

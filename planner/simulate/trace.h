@@ -12,8 +12,8 @@
 namespace longspan {
 
 /// One rank's part of a trace, as JSON text. `name` names the track group ("predicted", "measured
-/// rank 1"), `rank` is its process id. Spans on a track never overlap; memory counters follow the
-/// program's lifetimes.
+/// rank 1"), `rank`, of the world, is its process id. Messages between stages are arrows. Spans on
+/// a track never overlap; memory counters follow the program's lifetimes.
 std::string trace_events(const Program& program, const Timeline& timeline, const std::string& name,
                          int rank = 0);
 

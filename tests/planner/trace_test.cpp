@@ -8,8 +8,10 @@
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/pipeline/rank_program.h"
 #include "planner/plan/plan.h"
 #include "planner/program/layout.h"
+#include "planner/schedule/registry.h"
 #include "planner/simulate/simulate.h"
 #include "planner/strategy/presets.h"
 
@@ -135,6 +137,36 @@ TEST_CASE("a timeline without spans gives tracks and what persists, nothing else
   trace.events = events_of(trace.program, trace.timeline, "empty", 0);
   CHECK(trace.of_phase("X").empty());
   CHECK(trace.of_phase("C").size() == kTierCount);
+}
+
+TEST_CASE("messages between stages are arrows from one rank's sends to another's receives") {
+  StepRequest request;
+  request.model = load_model("tiny-llama");
+  request.sequence = 64;
+  request.microbatches = 3;
+  request.strategy.chunk_tokens = request.strategy.block_tokens = 32;
+  request.strategy.parallel.ulysses = 2;
+  request.strategy.parallel.pipeline = {2, "1f1b"};
+  const Schedule made = make_schedule(schedule_family("1f1b"), {.ranks = 2, .microbatches = 3});
+  std::map<std::string, int> sent, received;  // by the arrow's id: the process
+  for (int rank = 0; rank < 4; ++rank) {
+    RankProgram own = rank_programs(request, made)[rank / 2];
+    own.request.rank = rank % 2;
+    const Program program = build_program(own.request, own.rank);
+    Timeline timeline;
+    for (size_t i = 0; i < program.ops.size(); ++i) {
+      timeline.spans.push_back({static_cast<double>(i), static_cast<double>(i + 1)});
+    }
+    for (const json& event : events_of(program, timeline, "measured", rank)) {
+      const std::string phase = event.at("ph");
+      if (phase != "s" && phase != "f") continue;
+      CHECK(event.at("pid") == rank);
+      CHECK((phase == "s" ? sent : received).emplace(event.at("id"), rank).second);
+    }
+  }
+  CHECK(sent.size() == 2 * 2 * 2 * 3);  // places, blocks, both ways, microbatches
+  for (const auto& [id, rank] : sent) CHECK(received.at(id) == (rank + 2) % 4);
+  CHECK(received.size() == sent.size());
 }
 
 }  // namespace
