@@ -1,6 +1,7 @@
 // Exchanges between ranks in device memory. Everything is submitted to one queue of the rank's
-// device, that of the plan's exchange stream. The host waits only until other ranks have submitted
-// their part, never for a device.
+// device, that of the plan's exchange stream, except the messages that stages of a pipeline send by
+// NCCL, which have queues of their own. The host waits only until other ranks have submitted their
+// part, never for a device.
 //
 // There are two kinds. Ranks that are threads of one process share a GPU and copy from each other
 // (local). Ranks that are processes have a GPU each and use NCCL, which finds its peers through the
@@ -19,6 +20,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/cuda/device.h"
 #include "engine/runtime/exchange.h"
+#include "planner/program/rank_links.h"
 
 namespace longspan::cuda {
 
@@ -35,17 +37,18 @@ class DeviceRanks : public RankExchange {
 /// For ranks that are threads sharing one GPU, each with its own Device on it. Called by all ranks
 /// of the world; `comm` and `device` must outlive the result. Throws bad_input for more than 64
 /// ranks.
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const ParallelLayout& parallel,
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const RankLinks& links,
                                               Device& device);
 
 /// For ranks with a GPU each, by NCCL. Called by all ranks of the world; lifetimes as above. Throws
 /// AgreedError on all ranks if on any of them NCCL cannot be opened, is older than this build
-/// requires, or does not start.
+/// requires, or does not start, or if a channel's messages are not received in the order in which
+/// they are sent (check_channel_order()).
 ///
 /// NCCL's buffers are in no arena. It allocates them when it starts and when two ranks first
 /// communicate. Their size is the device's free memory before this call minus that after the first
 /// step, without arenas.
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const ParallelLayout& parallel,
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator& comm, const RankLinks& links,
                                              Device& device);
 
 }  // namespace longspan::cuda

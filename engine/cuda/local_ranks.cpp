@@ -48,8 +48,8 @@ struct Events {
 
 class LocalRanks final : public QueueRanks {
  public:
-  LocalRanks(Communicator& comm, const ParallelLayout& parallel, Device& device)
-      : QueueRanks(parallel, device),
+  LocalRanks(Communicator& comm, const RankLinks& links, Device& device)
+      : QueueRanks(links.parallel, device),
         comm_(comm),
         own_(std::make_shared<Events>(comm.size())),
         scalars_(device.allocate(Tier::device, comm.size() * sizeof(double))) {
@@ -289,13 +289,13 @@ class LocalRanks final : public QueueRanks {
 
 }  // namespace
 
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const ParallelLayout& parallel,
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator& comm, const RankLinks& links,
                                               Device& device) {
   if (comm.size() > kMostParts) {
     throw bad_input("cuda backend: {} ranks share one GPU, expected at most {}", comm.size(),
                     kMostParts);
   }
-  return std::make_unique<LocalRanks>(comm, parallel, device);
+  return std::make_unique<LocalRanks>(comm, links, device);
 }
 
 }  // namespace longspan::cuda

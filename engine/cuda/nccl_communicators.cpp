@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
@@ -33,23 +34,46 @@ void check_version() {
 ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;  // groups share the world's buffers: their work is on one queue anyway
+  config.splitShare = 1;
+  return config;
+}
+
+std::vector<RankGroup> groups_of(const RankLinks& links) {
+  const ParallelLayout& parallel = links.parallel;
+  const Place& place = links.place;
+  std::vector<RankGroup> groups{mesh_group(parallel, place), replica_group(parallel, place),
+                                tensor_group(parallel, place)};
+  if (place.meshes > 1) {
+    groups.push_back(pipeline_group(parallel, place));
+    groups.push_back(ends_group(parallel, place));
+  }
+  return groups;
+}
+
+// A message that waits for its receiver occupies multiprocessors, which computation needs and
+// messages of other channels too.
+ncclConfig_t configuration_of_channel() {
+  constexpr int kMostBlocks = 8;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.maxCTAs = kMostBlocks;
   return config;
 }
 
 }  // namespace
 
-NcclCommunicators::NcclCommunicators(Communicator& host, const ParallelLayout& parallel)
+NcclCommunicators::NcclCommunicators(Communicator& host, const RankLinks& links)
     : host_(host), exceptions_(std::uncaught_exceptions()) {
   try {
     start();
-    const Place place = place_of(parallel, host_.rank());
-    for (const RankGroup& group : {replica_group(parallel, place), tensor_group(parallel, place)}) {
-      // All ranks decide alike, as groups of a kind have the same size.
-      if (group.size > 1 && group.size < host_.size()) {
-        split({ranks_of(group), static_cast<int>(group.index)});
+    for (const RankGroup& group : groups_of(links)) {
+      const std::vector<int> ranks = ranks_of(group);
+      // All ranks decide alike, as kinds of groups are the same on all of them or on none.
+      if (group.size > 1 && find(ranks) == parts_.end()) {
+        split({ranks, static_cast<int>(group.index)});
       }
     }
+    open(links.channels);
   } catch (...) {
     abort();
     throw;
@@ -70,33 +94,78 @@ void NcclCommunicators::start() {
     check_call(ncclCommInitRankConfig(&parts_.back().comm, host_.size(), id, host_.rank(), &config),
                "start");
   });
-  settle_together(parts_.back().comm);
+  settle_together({world()});
 }
 
+// Called by all ranks; those in no group of the kind get no communicator.
 void NcclCommunicators::split(const Group& group) {
+  const bool is_member =
+      std::find(group.ranks.begin(), group.ranks.end(), host_.rank()) != group.ranks.end();
   ncclConfig_t config = configuration();
   parts_.push_back({group.ranks, nullptr});
-  const int color = *std::min_element(group.ranks.begin(), group.ranks.end());
+  const int color = is_member ? group.ranks.front() : NCCL_SPLIT_NOCOLOR;
   agree(host_, [&] {
     check_call(ncclCommSplit(world(), color, group.index, &parts_.back().comm, &config), "split");
   });
-  settle_together(world());  // only then is the new communicator valid
-  settle_together(parts_.back().comm);
+  settle_together({world()});  // only then is the new communicator valid
+  if (!is_member) parts_.pop_back();
+  settle_together({parts_.back().comm});
 }
 
-// Returns when no rank has pending NCCL work in `comm`.
-void NcclCommunicators::settle_together(ncclComm_t comm) {
+// The sender of a channel makes its id. All communicators start at once.
+void NcclCommunicators::open(const std::vector<MessageChannel>& channels) {
+  std::vector<ncclUniqueId> ids(channels.size());
+  agree(host_, [&] {
+    for (size_t i = 0; i < channels.size(); ++i) {
+      if (channels[i].sender == host_.rank()) check_call(ncclGetUniqueId(&ids[i]), "unique id");
+    }
+  });
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    const auto bytes = std::as_writable_bytes(std::span(&ids[i], 1));
+    if (channels[i].sender == host_.rank()) {
+      sends.push_back({channels[i].receiver, bytes.data(), std::ssize(bytes)});
+    } else {
+      receives.push_back({channels[i].sender, bytes.data(), std::ssize(bytes)});
+    }
+  }
+  host_.exchange(sends, receives);
+  for (const MessageChannel& channel : channels) channels_.push_back({channel.number, nullptr});
+  agree(host_, [&] {
+    for (size_t i = 0; i < channels.size(); ++i) {
+      ncclConfig_t config = configuration_of_channel();
+      const int rank = channels[i].sender == host_.rank() ? kSender : kReceiver;
+      check_call(ncclCommInitRankConfig(&channels_[i].comm, 2, ids[i], rank, &config), "start");
+    }
+  });
+  std::vector<ncclComm_t> comms;
+  for (const Channel& channel : channels_) comms.push_back(channel.comm);
+  settle_together(comms);
+}
+
+// Returns when no rank has pending NCCL work in its `comms`.
+void NcclCommunicators::settle_together(const std::vector<ncclComm_t>& comms) {
   constexpr milliseconds kPeriod{5};
   while (true) {
-    ncclResult_t state = ncclSuccess;
+    double busy = 0;
     agree(host_, [&] {
-      check_call(ncclCommGetAsyncError(comm, &state), "start");
-      check_call(state, "start");
+      for (const ncclComm_t comm : comms) {
+        ncclResult_t state = ncclSuccess;
+        check_call(ncclCommGetAsyncError(comm, &state), "start");
+        check_call(state, "start");
+        if (state == ncclInProgress) busy = 1;
+      }
     });
-    const double busy = state == ncclInProgress ? 1 : 0;
     if (all_reduce_sum(host_, whole_world(host_), busy) == 0) return;
     std::this_thread::sleep_for(kPeriod);
   }
+}
+
+std::vector<NcclCommunicators::Part>::iterator NcclCommunicators::find(
+    const std::vector<int>& ranks) {
+  return std::find_if(parts_.begin(), parts_.end(),
+                      [&](const Part& part) { return part.ranks == ranks; });
 }
 
 NcclCommunicators::~NcclCommunicators() {
@@ -106,17 +175,28 @@ NcclCommunicators::~NcclCommunicators() {
     return;
   }
   // Errors of destruction are ignored: they come too late to be useful.
+  for (const Channel& channel : channels_) (void)ncclCommDestroy(channel.comm);
   for (size_t i = parts_.size(); i-- > 0;) (void)ncclCommDestroy(parts_[i].comm);
 }
 
-void NcclCommunicators::submit(const Group& group,
-                               const std::function<ncclResult_t(ncclComm_t)>& put) {
+void NcclCommunicators::submit(const Group& group, const Put& put) {
   const std::lock_guard lock(mutex_);
   if (!broken_.empty()) throw failed("{}", broken_);
-  const auto part = std::find_if(parts_.begin(), parts_.end(),
-                                 [&](const Part& part) { return part.ranks == group.ranks; });
+  const auto part = find(group.ranks);
   if (part == parts_.end()) throw failed("NCCL: rank {} has no such group", host_.rank());
-  const ncclComm_t comm = part->comm;
+  submit_to(part->comm, put);
+}
+
+void NcclCommunicators::submit(int64_t channel, const Put& put) {
+  const std::lock_guard lock(mutex_);
+  if (!broken_.empty()) throw failed("{}", broken_);
+  const auto found = std::find_if(channels_.begin(), channels_.end(),
+                                  [&](const Channel& each) { return each.number == channel; });
+  if (found == channels_.end()) throw failed("NCCL: rank {} has no such channel", host_.rank());
+  submit_to(found->comm, put);
+}
+
+void NcclCommunicators::submit_to(ncclComm_t comm, const Put& put) {
   ncclResult_t result = ncclGroupStart();
   if (!is_failure(result)) {
     result = put(comm);
@@ -140,6 +220,14 @@ void NcclCommunicators::check() {
   if (!broken_.empty()) throw failed("{}", broken_);
   ncclResult_t state = ncclSuccess;
   for (const Part& part : parts_) look(part.comm, state);
+  for (const Channel& channel : channels_) look(channel.comm, state);
+}
+
+void NcclCommunicators::cancel() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!broken_.empty()) return;
+  broken_ = "NCCL: its work was given up, as a step failed";
+  abort();
 }
 
 // Gets the state of a communicator. Throws if it has failed or a rank is lost.
@@ -163,11 +251,20 @@ void NcclCommunicators::give_up(const std::string& reason) {
   throw failed("{}", reason);
 }
 
+// An abort waits until what the communicator has on queues ends. That may stand behind work of
+// another communicator which waits for a lost rank, so all that share no buffers abort at once.
 void NcclCommunicators::abort() noexcept {
+  std::vector<std::jthread> aborts;
+  for (const Channel& channel : channels_) {
+    if (channel.comm != nullptr) {
+      aborts.emplace_back([comm = channel.comm] { (void)ncclCommAbort(comm); });
+    }
+  }
   for (size_t i = parts_.size(); i-- > 0;) {
     if (parts_[i].comm != nullptr) (void)ncclCommAbort(parts_[i].comm);
   }
   parts_.clear();
+  channels_.clear();
 }
 
 }  // namespace longspan::cuda

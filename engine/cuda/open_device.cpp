@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <thread>
@@ -248,8 +249,19 @@ class CudaDevice final : public Device, public DeviceQueues {
   std::unique_ptr<Libraries> libraries_;
 };
 
+// CUDA maps streams to a few connections to the device, 8 unless told, and work of a stream can
+// wait there behind that of another. A rank of a pipeline has more streams, of which some wait for
+// other ranks: with shared connections ranks could wait for each other in a circle. CUDA reads the
+// variable when it starts. A value of the user's is kept.
+void ask_for_connections() {
+  constexpr const char* kMost = "32";
+  static const int asked = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", kMost, 0);
+  (void)asked;
+}
+
 // Why this device cannot be used; empty if it can.
 std::string why_not(int index) {
+  ask_for_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) return cudaGetErrorString(status);
@@ -270,6 +282,7 @@ std::string why_not(int index) {
 std::string why_unavailable() { return why_not(0); }
 
 std::vector<std::string> device_ids() {
+  ask_for_connections();
   int count = 0;
   check(cudaGetDeviceCount(&count), "devices");
   std::vector<std::string> ids;

@@ -9,7 +9,7 @@ std::string why_unavailable() { return "this build has no CUDA backend (preset c
 
 std::vector<std::string> device_ids() { return {}; }
 
-std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const ParallelLayout&, Device&) {
+std::unique_ptr<DeviceRanks> make_local_ranks(Communicator&, const RankLinks&, Device&) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 

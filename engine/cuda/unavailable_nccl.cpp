@@ -6,7 +6,7 @@
 
 namespace longspan::cuda {
 
-std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const ParallelLayout&, Device&) {
+std::unique_ptr<DeviceRanks> make_nccl_ranks(Communicator&, const RankLinks&, Device&) {
   throw failed("no GPU is usable: {}", why_unavailable());
 }
 

@@ -110,7 +110,8 @@ void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_he
                            cuda::Device& device, const MakeDeviceRanks& make_ranks) {
   Exchanges exchanges(comm, grid, device);
   const int64_t before = device.memory().used_bytes;
-  const auto ranks = make_ranks(comm, ParallelLayout{.data = comm.size()}, device);
+  const auto ranks = make_ranks(
+      comm, RankLinks::in_mesh(ParallelLayout{.data = comm.size()}, comm.rank()), device);
   const Watched watched(device, *ranks);
   exchanges.warm_up(*ranks);
   const double taken =

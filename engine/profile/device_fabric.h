@@ -11,7 +11,7 @@ namespace longspan {
 
 /// Creates the ranks whose exchanges are measured: cuda::make_nccl_ranks() or make_local_ranks().
 using MakeDeviceRanks = std::function<std::unique_ptr<cuda::DeviceRanks>(
-    Communicator&, const ParallelLayout&, cuda::Device&)>;
+    Communicator&, const RankLinks&, cuda::Device&)>;
 
 /// As measure_gpu_fabric(), for this rank's `device`. REQUIRES: the device has no other user.
 void measure_device_fabric(HardwareProfile& hw, Communicator& comm, int ranks_here,

@@ -61,10 +61,10 @@ void MachineBackend::open_gpu(const Program& program, int threads, Communicator*
     device_ = cuda::open_device(0);
   } else if (comm->name() == "local") {
     agree(*comm, [&] { device_ = cuda::open_device(0); });
-    ranks = cuda::make_local_ranks(*comm, program.strategy.parallel, *device_);
+    ranks = cuda::make_local_ranks(*comm, links_of(program), *device_);
   } else {
     device_ = cuda::open_rank_device(*comm);
-    ranks = cuda::make_nccl_ranks(*comm, program.strategy.parallel, *device_);
+    ranks = cuda::make_nccl_ranks(*comm, links_of(program), *device_);
   }
   check_capability(program, *device_);
   backend_ = cuda::make_backend(program, *device_, threads, std::move(ranks), preparing);

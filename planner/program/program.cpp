@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "planner/program/op_table.h"
+#include "planner/program/rank_links.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -51,8 +52,8 @@ int64_t world_ranks(const Program& p) { return p.place.meshes * p.strategy.paral
 
 int64_t message_number(const Program& p, const Op& op) {
   const int64_t is_gradient = p.shapes[op.shape].tensor == Tensor::x ? 0 : 1;
-  return ((op.from_stage * 2 + is_gradient) * p.microbatches + op.microbatch) * p.lengths.blocks() +
-         op.index;
+  return (op.from_stage * 2 + is_gradient) * messages_per_channel(p) +
+         op.microbatch * p.lengths.blocks() + op.index;
 }
 
 int64_t message_peer(const Program& p, const Op& op) {

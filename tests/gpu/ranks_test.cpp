@@ -50,7 +50,24 @@ TEST_CASE("wide plans of ranks that share the device give the gradients of one i
 
 TEST_CASE("queues of ranks that share the device run freely to the bits of ops one by one",
           "[ranks]") {
-  check_lagging_queues({cuda::make_local_ranks});
+  check_lagging_queues({cuda::make_local_ranks}, exchanging_cases());
+}
+
+TEST_CASE("messages of stages that share the device wait for each other in no circle", "[ranks]") {
+  for (int turn = 0; turn < 3; ++turn) check_messages({cuda::make_local_ranks});
+}
+
+TEST_CASE("pipelines that share the device give the gradients of the CPU engine", "[ranks]") {
+  check_numbers({cuda::make_local_ranks}, DType::float32, pipeline_cases());
+}
+
+TEST_CASE("queues of pipelines that share the device run freely to the bits of ops one by one",
+          "[ranks]") {
+  check_lagging_queues({cuda::make_local_ranks}, pipeline_cases());
+}
+
+TEST_CASE("a rank that fails ends the other stages that share its device", "[ranks]") {
+  check_failure_in_pipeline({cuda::make_local_ranks});
 }
 
 TEST_CASE("a rank that fails ends those that share its device", "[ranks]") {

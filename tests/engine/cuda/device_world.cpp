@@ -16,7 +16,7 @@
 namespace longspan::testing {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kRanks = 4;  // without a pipeline
 
 // A backend that fails at the `nth` op of the comm stream.
 class FailingBackend final : public ForwardingBackend {
@@ -78,7 +78,7 @@ DeviceWorld::DeviceWorld(int ranks, bool lag, const Transport& transport)
 std::unique_ptr<Backend> DeviceWorld::backend(const Program& program, Communicator* comm) {
   const int rank = comm == nullptr ? 0 : comm->rank();
   return cuda::make_backend(program, device(rank), 1,
-                            comm == nullptr ? nullptr : ranks(*comm, program.strategy.parallel));
+                            comm == nullptr ? nullptr : ranks(*comm, links_of(program)));
 }
 
 std::vector<NamedCase> exchanging_cases() {
@@ -119,8 +119,45 @@ std::vector<NamedCase> exchanging_cases() {
   return cases;
 }
 
+std::vector<NamedCase> pipeline_cases() {
+  const ModelSpec gpt = model_with_heads(small_gpt(), 8, 8);
+  const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
+  const ModelSpec qwen = model_with_heads(small_qwen(), 8, 2);  // its ends share a table
+  std::vector<NamedCase> cases;
+  const auto add = [&](ModelSpec model, const std::string& knobs, int64_t microbatches,
+                       const ParallelLayout& parallel) {
+    const Pipeline& pipeline = parallel.pipeline;
+    const int64_t sequence = 32 * pipeline.slices;
+    const std::map<std::string, Strategy> plans =
+        parallel.tensor > 1 ? tensor_strategies(16, sequence) : strategies(16);
+    model.layers = pipeline.stages * pipeline.virtual_stages;
+    cases.push_back(named(model, sequence, plans.at(knobs), knobs, parallel));
+    cases.back().step.microbatches = microbatches;
+  };
+  add(gpt, "away, q-outer", 3, {.ulysses = 2, .pipeline = {2, "1f1b"}});
+  add(qwen, "kept", 4, {.data = 2, .zero = 1, .pipeline = {3, "1f1b"}});
+  add(llama, "kept", 4, {.ulysses = 2, .pipeline = {2, "interleaved-1f1b", 2}});
+  add(gpt, "away, kv-outer", 3,
+      {.data = 2, .overlap = false, .pipeline = {3, "interleaved-1f1b", 2}});
+  add(llama, "away, q-outer", 3, {.ulysses = 2, .pipeline = {3, "seq1f1b", 1, 2}});
+  add(qwen, "kept", 2, {.data = 2, .zero = 2, .pipeline = {2, "seq1f1b", 1, 4}});
+  add(qwen, "tiled, stored", 4, {.tensor = 2, .pipeline = {3, "1f1b"}});
+  add(gpt, "kept", 4, {.pipeline = {3, "gpipe"}});
+  return cases;
+}
+
+namespace {
+
+int most_ranks(const std::vector<NamedCase>& cases) {
+  int64_t most = 1;
+  for (const NamedCase& c : cases) most = std::max(most, c.step.strategy.parallel.ranks());
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
 void check_numbers(const Transport& transport, DType dtype, const std::vector<NamedCase>& cases) {
-  DeviceWorld world(kRanks, false, transport);
+  DeviceWorld world(most_ranks(cases), false, transport);
   uint64_t seed = 300;
   for (NamedCase c : cases) {
     c.step.dtype = dtype;
@@ -135,10 +172,10 @@ void check_numbers(const Transport& transport, DType dtype, const std::vector<Na
   }
 }
 
-void check_lagging_queues(const Transport& transport) {
-  DeviceWorld world(kRanks, true, transport);
+void check_lagging_queues(const Transport& transport, const std::vector<NamedCase>& cases) {
+  DeviceWorld world(most_ranks(cases), true, transport);
   uint64_t seed = 330;
-  for (NamedCase& c : exchanging_cases()) {
+  for (NamedCase c : cases) {
     c.step.make_backend = [&](const Program& p, Communicator* comm) {
       return world.backend(p, comm);
     };
@@ -238,10 +275,69 @@ void check_exchanges(const Transport& transport, bool in_rank_order) {
   for (const bool good : right) CHECK(good);
 }
 
-void check_failure(const Transport& transport) {
-  DeviceWorld world(kRanks, true, transport);
-  NamedCase c = named(model_with_heads(small_gpt(), 8, 8), 64, strategies(16)["away, kv-outer"],
-                      "away, kv-outer", {.ulysses = 4, .zero = 3});
+void check_messages(const Transport& transport) {
+  constexpr int64_t kCount = 1 << 12, kMessages = 3;
+  DeviceWorld world(2, true, transport);
+  std::array<bool, 2> right{};
+  run_local_ranks(2, [&](Communicator& comm) {
+    const int rank = comm.rank(), peer = 1 - rank;
+    // The channels of two stages: residuals go to the second, gradients to the first.
+    const int64_t out = rank == 0 ? 0 : 3, in = 3 - out;
+    RankLinks links = RankLinks::in_mesh(ParallelLayout{}, 0);
+    links.place.mesh = rank;
+    links.place.meshes = 2;
+    links.channel_messages = 2 * kMessages;
+    for (const int64_t number : {0, 3}) {
+      MessageChannel& channel = links.channels.emplace_back();
+      channel = {number, number == 0 ? 0 : 1, number == 0 ? 1 : 0, {}};
+      for (int64_t i = 0; i < 2 * kMessages; ++i) {
+        channel.messages.push_back(number * links.channel_messages + i);
+      }
+    }
+    cuda::Device& device = world.device(rank);
+    const auto ranks = world.ranks(comm, links);
+    device.queues().begin({});
+    bool good = true;
+    const OnDevice<float> spoilt(device, std::vector<float>(kCount, -1));
+    for (int64_t round = 0; round < 2; ++round) {
+      std::vector<OnDevice<float>> sent, received;
+      const auto tag = [&](int64_t channel, int64_t i) {
+        return static_cast<MessageTag>(channel * links.channel_messages + round * kMessages + i);
+      };
+      const auto value = [&](int64_t from, int64_t i) {
+        return static_cast<float>(100 * from + 10 * round + i);
+      };
+      for (int64_t i = 0; i < kMessages; ++i) {
+        sent.emplace_back(device, std::vector<float>(kCount, value(rank, i)));
+        received.emplace_back(device, std::vector<float>(kCount));
+      }
+      constexpr int64_t kBytes = 4 * kCount;
+      for (int64_t i = 0; i < kMessages; ++i) {
+        ranks->start_send({peer, sent[i].bytes(), kBytes}, tag(out, i));
+      }
+      for (int64_t i = 0; i < kMessages; ++i) {
+        ranks->receive({peer, received[i].bytes(), kBytes}, tag(in, i));
+      }
+      for (const int64_t i : {2, 0, 1}) {
+        ranks->finish_send(peer, tag(out, i));
+        ranks->copy_rows(spoilt.bytes(), kBytes, 1, kBytes, sent[i].bytes(), kBytes);
+      }
+      device.queues().finish();
+      for (int64_t i = 0; i < kMessages; ++i) {
+        good &= received[i].read() == std::vector<float>(kCount, value(peer, i));
+      }
+      good &= ranks->sent_bytes() == (round + 1) * kMessages * kBytes;
+    }
+    right[rank] = good;
+  });
+  CHECK(right[0]);
+  CHECK(right[1]);
+}
+
+namespace {
+
+void check_failure_in(const Transport& transport, NamedCase c) {
+  DeviceWorld world(static_cast<int>(c.step.strategy.parallel.ranks()), true, transport);
   for (const int nth : {0, 5, 20}) {
     c.step.make_backend = [&](const Program& p, Communicator* comm) -> std::unique_ptr<Backend> {
       std::unique_ptr<Backend> backend = world.backend(p, comm);
@@ -250,6 +346,21 @@ void check_failure(const Transport& transport) {
     };
     CHECK_THROWS_WITH(run_world(c.step),
                       Catch::StartsWith("rank 2: ") && Catch::EndsWith(": out of luck"));
+  }
+}
+
+}  // namespace
+
+void check_failure(const Transport& transport) {
+  check_failure_in(transport,
+                   named(model_with_heads(small_gpt(), 8, 8), 64, strategies(16)["away, kv-outer"],
+                         "away, kv-outer", {.ulysses = 4, .zero = 3}));
+}
+
+void check_failure_in_pipeline(const Transport& transport) {
+  for (const NamedCase& c : pipeline_cases()) {
+    INFO(c.name);
+    if (c.step.strategy.parallel.ulysses > 1) check_failure_in(transport, c);
   }
 }
 

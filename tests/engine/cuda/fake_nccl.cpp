@@ -1,7 +1,10 @@
 // NCCL's functions over the threads of one process and the host device's queues. They reproduce
 // what makes the real ones easy to misuse: communicators do not block, so an operation is on its
-// queue only once the communicator reports it; a queue that has begun an operation stalls until the
-// other ranks begin theirs; and sums are not in rank order.
+// queue only once the communicator reports it; the first message of a pair is on no queue until
+// both have called for it; a queue that has begun an operation stalls until the other ranks begin
+// theirs; communicators that share resources run one operation at a time, in order of submission,
+// whatever their queues; an abort waits for the communicator's operations; and sums are not in rank
+// order.
 #include "tests/engine/cuda/fake_nccl.h"
 
 #include <nccl.h>
@@ -37,9 +40,17 @@ struct Message {
 
 // State shared by the ranks of a communicator, guarded by its mutex.
 struct Clique {
-  explicit Clique(int n) : size(n), aborted(n), given(n), mailboxes(n * n) {}
+  explicit Clique(int n) { resize(n); }
 
-  int size, joined = 0;
+  void resize(int n) {
+    size = n;
+    aborted.resize(n);
+    given.resize(n);
+    mailboxes.resize(static_cast<size_t>(n) * n);
+    called.resize(static_cast<size_t>(n) * n);
+  }
+
+  int size = 0, joined = 0;
   bool mismatched = false;
   std::vector<bool> aborted;  // by rank; an aborted rank ends only its own operations
   std::mutex mutex;
@@ -47,7 +58,11 @@ struct Clique {
   std::vector<const void*> given;  // by rank, the inputs of the current collective
   int arrived = 0;
   int64_t round = 0;
-  std::vector<std::deque<Message*>> mailboxes;                       // by source and destination
+  std::vector<std::deque<Message*>> mailboxes;  // by source and destination
+  struct Called {
+    bool send = false, receive = false;
+  };
+  std::vector<Called> called;  // by source and destination: who has called for a first message
   std::map<std::pair<int64_t, int>, std::shared_ptr<Clique>> parts;  // by split and color
 
   // Waits until all ranks have come here. False if this rank has aborted.
@@ -64,22 +79,52 @@ struct Clique {
   }
 };
 
+// An operation on a queue; the next one of its family waits for its end.
+class Operation {
+ public:
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+};
+
+// The communicators of a rank that share resources: one and those split from it. They are aborted
+// together. Used by one thread at a time.
+struct Family {
+  std::vector<std::pair<std::shared_ptr<Clique>, int>> members;  // with the rank
+  std::shared_ptr<Operation> last;
+};
+
 std::mutex registry_mutex;
 std::map<int64_t, std::shared_ptr<Clique>> registry;
 
 }  // namespace
 
 struct ncclComm {
-  ncclComm(std::shared_ptr<Clique> of, int own) : clique(std::move(of)), rank(own) {
+  ncclComm(std::shared_ptr<Clique> of, int own, std::shared_ptr<Family> with)
+      : clique(std::move(of)), rank(own), family(std::move(with)) {
+    family->members.emplace_back(clique, rank);
     ++communicators;
   }
   ~ncclComm() { --communicators; }
 
   std::shared_ptr<Clique> clique;
   int rank;
+  std::shared_ptr<Family> family;
   int64_t splits = 0;
   std::vector<std::function<void()>> unsubmitted;
-  int looks = 0;  // polls until unsubmitted work is on its queue
+  std::vector<size_t> awaited;  // in Clique::called: the messages of unsubmitted work
+  int looks = 0;                // polls until unsubmitted work is on its queue
   int groups = 0;
 };
 
@@ -91,6 +136,7 @@ struct Group {
   ncclComm* comm = nullptr;
   cudaStream_t stream = nullptr;
   std::vector<std::function<void()>> sends, receives, waits, collectives;
+  std::vector<size_t> sent, received;  // in Clique::called
 };
 thread_local Group group;
 
@@ -194,7 +240,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   const std::lock_guard lock(registry_mutex);
   std::shared_ptr<Clique>& clique = registry[number];
   if (clique == nullptr) clique = std::make_shared<Clique>(ranks);
-  *comm = new ncclComm(clique, rank);
+  *comm = new ncclComm(clique, rank, std::make_shared<Family>());
   const std::lock_guard inner(clique->mutex);
   ++clique->joined;
   return ncclInProgress;
@@ -204,7 +250,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* /*config*/) {
   const std::lock_guard lock(comm->clique->mutex);
-  std::shared_ptr<Clique>& clique = comm->clique->parts[{comm->splits++, color}];
+  const int64_t split = comm->splits++;
+  if (color == NCCL_SPLIT_NOCOLOR) {
+    *part = nullptr;
+    return ncclSuccess;
+  }
+  std::shared_ptr<Clique>& clique = comm->clique->parts[{split, color}];
   if (clique == nullptr) clique = std::make_shared<Clique>(0);
   const std::lock_guard inner(clique->mutex);
   ++clique->size;
@@ -212,10 +263,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   comm->looks = 2;
   comm->unsubmitted.push_back([=, &part = *part, clique = clique] {
     const std::lock_guard known(clique->mutex);
-    clique->given.resize(clique->size);
-    clique->aborted.resize(clique->size);
-    clique->mailboxes.resize(static_cast<size_t>(clique->size) * clique->size);
-    part = new ncclComm(clique, key);
+    clique->resize(clique->size);
+    part = new ncclComm(clique, key, comm->family);
   });
   return ncclInProgress;
 }
@@ -224,6 +273,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   {
     const std::lock_guard lock(comm->clique->mutex);
     *state = comm->clique->joined < comm->clique->size ? ncclInProgress : ncclSuccess;
+    for (const size_t at : comm->awaited) {
+      const Clique::Called& called = comm->clique->called[at];
+      if (!called.send || !called.receive) *state = ncclInProgress;
+    }
     if (comm->clique->mismatched) *state = ncclInvalidUsage;
   }
   if (*state != ncclSuccess || comm->unsubmitted.empty()) return ncclSuccess;
@@ -233,6 +286,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   }
   for (const std::function<void()>& submit : comm->unsubmitted) submit();
   comm->unsubmitted.clear();
+  comm->awaited.clear();
   return ncclSuccess;
 }
 
@@ -242,11 +296,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  {
-    const std::lock_guard lock(comm->clique->mutex);
-    comm->clique->aborted[comm->rank] = true;
-    comm->clique->changed.notify_all();
+  for (const auto& [clique, rank] : comm->family->members) {
+    const std::lock_guard lock(clique->mutex);
+    clique->aborted[rank] = true;
+    clique->changed.notify_all();
   }
+  if (comm->family->last != nullptr) comm->family->last->wait();
   delete comm;
   return ncclSuccess;
 }
@@ -261,13 +316,23 @@ ncclResult_t ncclGroupEnd() {
   ncclComm* comm = group.comm;
   if (!comm->unsubmitted.empty()) return ncclInvalidUsage;  // the last one has not been waited for
   comm->looks = comm->groups++ % 3;
-  comm->unsubmitted.push_back([done = std::exchange(group, {})] {
+  {
+    const std::lock_guard lock(comm->clique->mutex);
+    for (const size_t at : group.sent) comm->clique->called[at].send = true;
+    for (const size_t at : group.received) comm->clique->called[at].receive = true;
+  }
+  comm->awaited = group.sent;
+  comm->awaited.insert(comm->awaited.end(), group.received.begin(), group.received.end());
+  comm->unsubmitted.push_back([done = std::exchange(group, {}), family = comm->family] {
+    const auto before = std::exchange(family->last, std::make_shared<Operation>());
     longspan::cuda::Queue queue;
     queue.stream = done.stream;
-    longspan::cuda::submit(queue, [done] {
+    longspan::cuda::submit(queue, [done, before, own = family->last] {
+      if (before != nullptr) before->wait();
       for (const auto* step : {&done.sends, &done.receives, &done.waits, &done.collectives}) {
         for (const std::function<void()>& part : *step) part();
       }
+      own->end();
     });
   });
   return ncclInProgress;
@@ -276,6 +341,7 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   if (!joins_group(comm, stream)) return ncclInvalidUsage;
+  group.sent.push_back(static_cast<size_t>(comm->rank) * comm->clique->size + peer);
   auto message = std::make_shared<Message>(Message{data, count * size_of(type)});
   group.sends.push_back([=, clique = comm->clique, rank = comm->rank] {
     const std::lock_guard lock(clique->mutex);
@@ -293,6 +359,7 @@ ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int p
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   if (!joins_group(comm, stream)) return ncclInvalidUsage;
+  group.received.push_back(static_cast<size_t>(peer) * comm->clique->size + comm->rank);
   group.receives.push_back([=, clique = comm->clique, rank = comm->rank] {
     std::unique_lock lock(clique->mutex);
     std::deque<Message*>& mailbox = clique->mailboxes[peer * clique->size + rank];

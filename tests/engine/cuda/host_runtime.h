@@ -21,7 +21,7 @@
 
 namespace longspan::testing {
 
-inline constexpr int kRuntimeDevices = 4;
+inline constexpr int kRuntimeDevices = 8;
 /// The memory of each device, in bytes.
 inline constexpr int64_t kRuntimeDeviceBytes = int64_t{2} << 30;
 

@@ -36,7 +36,27 @@ TEST_CASE("ranks by NCCL give the numbers of one", "[cuda]") {
 }
 
 TEST_CASE("queues of ranks by NCCL that lag change no bit", "[cuda]") {
-  check_lagging_queues(kNccl);
+  check_lagging_queues(kNccl, exchanging_cases());
+}
+
+TEST_CASE("messages of stages by NCCL wait for each other in no circle", "[cuda]") {
+  for (int turn = 0; turn < 10; ++turn) check_messages(kNccl);
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("pipelines by NCCL give the numbers of one rank", "[cuda]") {
+  check_numbers(kNccl, DType::float32, pipeline_cases());
+  check_numbers(kNccl, DType::bfloat16, pipeline_cases());
+  CHECK(nccl_communicators() == 0);
+}
+
+TEST_CASE("queues of pipelines by NCCL that lag change no bit", "[cuda]") {
+  check_lagging_queues(kNccl, pipeline_cases());
+}
+
+TEST_CASE("a rank that fails ends the other stages of a pipeline by NCCL", "[cuda]") {
+  check_failure_in_pipeline(kNccl);
+  CHECK(nccl_communicators() == 0);
 }
 
 TEST_CASE("a rank that fails ends those that wait for it in NCCL", "[cuda]") {

@@ -141,10 +141,9 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
   const HardwareProfile before = measured_once();
   // The second rank's device has more taken: all ranks must reserve that much.
   std::array<std::unique_ptr<Arena>, kRanks> taken_by;
-  const auto make_ranks = [&](Communicator& comm, const ParallelLayout& parallel,
-                              cuda::Device& device) {
+  const auto make_ranks = [&](Communicator& comm, const RankLinks& links, cuda::Device& device) {
     taken_by[comm.rank()] = device.allocate(Tier::device, comm.rank() == 1 ? kTaken : 4096);
-    return cuda::make_local_ranks(comm, parallel, device);
+    return cuda::make_local_ranks(comm, links, device);
   };
   for (const int ranks_here : {kRanks, 1}) {
     HardwareProfile hw = before;

@@ -102,7 +102,7 @@ TEST_CASE("devices have ids of their own, and there are no others", "[cuda]") {
   CHECK(ids.size() == kRuntimeDevices);
   CHECK(std::set<std::string>(ids.begin(), ids.end()).size() == ids.size());
   CHECK_THROWS_WITH(cuda::open_device(kRuntimeDevices),
-                    Catch::Contains("there is no device 4, there are 4"));
+                    Catch::Contains("there is no device 8, there are 8"));
 }
 
 TEST_CASE("every rank of this host opens a device of its own", "[cuda]") {
@@ -118,7 +118,7 @@ TEST_CASE("every rank of this host opens a device of its own", "[cuda]") {
   CHECK_THROWS_WITH(
       run_local_ranks(kRuntimeDevices + 1,
                       [](Communicator& comm) { cuda::open_rank_device(comm); }),
-      Catch::Contains("host " + cuda::host_name()) && Catch::Contains("4 GPUs can be seen"));
+      Catch::Contains("host " + cuda::host_name()) && Catch::Contains("8 GPUs can be seen"));
 }
 
 TEST_CASE("what kernels find wrong in their input is said", "[cuda]") {

@@ -1,0 +1,39 @@
+// The links of a rank to the others, from which transports make their connections before the first
+// step: its groups, and the channels of its messages to and from other stages of a pipeline.
+//
+// A channel has the messages of one kind: the residuals, or their gradients, that one stage sends.
+// It has one sender and one receiver. A plain value.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace longspan {
+
+struct MessageChannel {
+  int64_t number = 0;             // message m of a step is in channel m / channel_messages
+  int sender = 0, receiver = 0;   // ranks of the world
+  std::vector<int64_t> messages;  // in the order in which this rank sends or receives them
+};
+
+struct RankLinks {
+  ParallelLayout parallel;  // of a mesh
+  Place place;
+  int64_t channel_messages = 1;
+  std::vector<MessageChannel> channels;  // in the order of their numbers
+
+  /// The links of a rank without a pipeline.
+  static RankLinks in_mesh(const ParallelLayout& parallel, int64_t rank) {
+    return {parallel, place_of(parallel, rank), 1, {}};
+  }
+};
+
+/// The count of numbers for the messages of a channel, which are consecutive.
+int64_t messages_per_channel(const Program& program);
+
+/// The links of the rank of `program`.
+RankLinks links_of(const Program& program);
+
+}  // namespace longspan
