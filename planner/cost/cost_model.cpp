@@ -263,7 +263,8 @@ std::vector<double> CostModel::durations(const Program& program,
   std::vector<Primitive> work;
   for (const OpShape& shape : shapes) {
     work_of(program, shape, work);
-    double total = op_overhead_seconds_;
+    // Whether a message has left is only looked at.
+    double total = shape.kind == OpKind::sent ? 0 : op_overhead_seconds_;
     for (const Primitive& primitive : work) total += seconds(primitive);
     result.push_back(total);
   }
