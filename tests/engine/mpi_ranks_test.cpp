@@ -4,16 +4,24 @@
 //
 // First all plans run, then all ranks check: a failed check leaves no rank waiting, as there are no
 // messages among the checks. At the end the ranks agree on the outcome and rank 0 prints.
+//
+// `mpiexec -n 4 mpi_ranks_test FAILS`: instead, rank 1 of a pipeline throws when it has run that
+// percentage of its ops, while messages that are not sent eagerly are under way. The job must end
+// and report why.
 #define CATCH_CONFIG_RUNNER
 #include <fmt/format.h>
 
+#include <atomic>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/comm/collectives.h"
@@ -227,7 +235,31 @@ bool run_checks(std::string& report) {
   return failures == 0;
 }
 
-int run() {
+void fail_in_step(Communicator& comm, uint64_t percent) {
+  StepCase step;
+  step.model = small_gpt();
+  step.model.layers = 4;
+  step.strategy = strategies(64).at("kept");
+  step.strategy.parallel.ulysses = 2;
+  step.strategy.parallel.pipeline = {2, "interleaved-1f1b", 2};
+  step.strategy.block_tokens = step.sequence = 256;
+  step.microbatches = 4;
+  step.threads = 1;
+  const uint64_t fails = program_of(step, comm.rank()).ops.size() * percent / 100;
+  std::atomic<uint64_t> begun{0};
+  step.before_op = [&](int rank, const Op&) {
+    if (begun++ == fails && rank == 1) throw failed("breaks at {} %", percent);
+  };
+  try {
+    run_step(step, &comm);
+  } catch (const Error&) {
+    // The launcher kills the remaining ranks once one has ended, and rank 1 is to report.
+    if (comm.rank() != 1) std::this_thread::sleep_for(std::chrono::seconds(10));
+    throw;
+  }
+}
+
+int run(const char* fails) {
   MpiOptions options;
   options.on_lost = [](const std::string& message) {
     std::fprintf(stderr, "lost: %s\n", message.c_str());
@@ -241,6 +273,10 @@ int run() {
     if (comm.size() != kRanks) {
       throw bad_input("{} ranks, expected {}: mpiexec -n {} mpi_ranks_test", comm.size(), kRanks,
                       kRanks);
+    }
+    if (fails != nullptr) {
+      fail_in_step(comm, std::strtoull(fails, nullptr, 10));
+      return 0;
     }
     run_plans(comm);
     std::string report;
@@ -264,4 +300,4 @@ int run() {
 }  // namespace
 }  // namespace longspan::testing
 
-int main() { return longspan::testing::run(); }
+int main(int argc, char** argv) { return longspan::testing::run(argc > 1 ? argv[1] : nullptr); }
