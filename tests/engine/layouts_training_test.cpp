@@ -110,7 +110,7 @@ TEST_CASE("every layout writes the same bytes of the same states, and continues 
     }
   });
   const std::string first = read_file(begin), middle = read_file(half);
-  REQUIRE(first != middle);
+  REQUIRE((first != middle));
 
   const std::vector<ParallelLayout> all = layouts();
   for (size_t i = 0; i < all.size(); ++i) {
@@ -130,8 +130,9 @@ TEST_CASE("every layout writes the same bytes of the same states, and continues 
       for (int64_t step = 2; step < 4; ++step) losses[rank].push_back(trainer.step().loss);
       save(of_later);
     });
-    CHECK(of_start == first);
-    CHECK(of_half == middle);
+    // In parentheses, as Catch would print megabytes.
+    CHECK((of_start == first));
+    CHECK((of_half == middle));
 
     // The next layout goes on.
     const ParallelLayout& other = all[(i + 1) % all.size()];
@@ -145,7 +146,7 @@ TEST_CASE("every layout writes the same bytes of the same states, and continues 
       if (rank == 0) of_other = read_file(next);
       for (int64_t step = 4; step < kSteps; ++step) rest[rank].push_back(trainer.step().loss);
     });
-    CHECK(of_other == of_later);
+    CHECK((of_other == of_later));
     for (const std::vector<double>& of_rank : losses) {
       for (int64_t step = 2; step < 4; ++step) {
         CHECK(of_rank.at(step - 2) == Approx(expected[step]).epsilon(1e-5));
