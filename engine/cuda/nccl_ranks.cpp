@@ -40,7 +40,7 @@ class NcclRanks final : public QueueRanks {
   void receive(const Receive& /*receive*/, MessageTag /*tag*/) override { refuse(); }
 
   void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
-  void cancel() noexcept override {}
+  bool cancel() noexcept override { return true; }
 
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
     if (group.size() == 1) {

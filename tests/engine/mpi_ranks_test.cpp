@@ -6,8 +6,8 @@
 // messages among the checks. At the end the ranks agree on the outcome and rank 0 prints.
 //
 // `mpiexec -n 4 mpi_ranks_test FAILS`: instead, rank 1 of a pipeline throws when it has run that
-// percentage of its ops, while messages that are not sent eagerly are under way. The job must end
-// and report why.
+// percentage of its ops, while messages of megabytes are under way. The job must end and report
+// why.
 #define CATCH_CONFIG_RUNNER
 #include <fmt/format.h>
 
@@ -237,12 +237,15 @@ bool run_checks(std::string& report) {
 
 void fail_in_step(Communicator& comm, uint64_t percent) {
   StepCase step;
-  step.model = small_gpt();
+  step.model = model_with_heads(small_gpt(), 2, 2);
   step.model.layers = 4;
-  step.strategy = strategies(64).at("kept");
+  step.model.hidden = 256;
+  step.model.head_dim = 4;
+  step.model.max_positions = 4096;
+  step.strategy = strategies(1024).at("kept");
   step.strategy.parallel.ulysses = 2;
   step.strategy.parallel.pipeline = {2, "interleaved-1f1b", 2};
-  step.strategy.block_tokens = step.sequence = 256;
+  step.strategy.block_tokens = step.sequence = 4096;
   step.microbatches = 4;
   step.threads = 1;
   const uint64_t fails = program_of(step, comm.rank()).ops.size() * percent / 100;
