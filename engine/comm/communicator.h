@@ -55,17 +55,19 @@ class Communicator {
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
 
   /// Starts to send a tagged message and returns. Its buffer must stay as it is until finish_send()
-  /// or cancel_sends() returns. REQUIRES: the calls for tagged messages come from one thread at a
-  /// time, which may be another than that of exchange(); no other message of this tag to the peer
-  /// is started and not finished. Throws as exchange() does.
+  /// returns, or cancel_sends() true. REQUIRES: the calls for tagged messages come from one thread
+  /// at a time, which may be another than that of exchange(); no other message of this tag to the
+  /// peer is started and not finished. Throws as exchange() does.
   void start_send(const Send& send, MessageTag tag);
   /// Waits until the peer has received the message, or until nothing reads its buffer any more.
   /// Throws as exchange() does. REQUIRES: it was started.
   void finish_send(int peer, MessageTag tag);
   /// Waits for the message of this tag from a peer. Throws as exchange() does.
   void receive(const Receive& receive, MessageTag tag);
-  /// Gives up all started messages: nothing reads their buffers any more. For steps that failed.
-  void cancel_sends() noexcept { do_cancel_sends(); }
+  /// Gives up all started messages, after an exchange has thrown `failed` or abandon(). Returns
+  /// whether nothing uses the buffers of messages and exchanges any more: a transport that cannot
+  /// take messages back may do so until the process ends.
+  bool cancel_sends() noexcept { return do_cancel_sends(); }
 
   /// Bytes of payload sent to other ranks by completed exchanges and sends. Safe from any thread.
   int64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
@@ -89,7 +91,7 @@ class Communicator {
   virtual void do_start_send(const Send& send, MessageTag tag) = 0;
   virtual int64_t do_finish_send(int peer, MessageTag tag) = 0;
   virtual void do_receive(const Receive& receive, MessageTag tag) = 0;
-  virtual void do_cancel_sends() noexcept = 0;
+  virtual bool do_cancel_sends() noexcept = 0;
   void check_peer(int peer, int64_t bytes, const char* what) const;
 
   int rank_;

@@ -212,7 +212,7 @@ class LocalCommunicator final : public Communicator {
     if (!error.empty()) throw failed("{}", error);
   }
 
-  void do_cancel_sends() noexcept override {
+  bool do_cancel_sends() noexcept override {
     Lock lock(world_.mutex);
     for (std::list<TaggedSend>& sends : world_.sends) {
       for (auto message = sends.begin(); message != sends.end();) {
@@ -225,6 +225,7 @@ class LocalCommunicator final : public Communicator {
         }
       }
     }
+    return true;
   }
 
   World& world_;

@@ -233,12 +233,14 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void do_cancel_sends() noexcept override {
+  // MPI moves messages whenever any thread is in it, those too that it was asked to cancel.
+  bool do_cancel_sends() noexcept override {
     for (Posted& posted : posted_) {
       for (MPI_Request& request : posted.requests) cancel(request);
     }
     // MPI may still read the sizes, so they stay.
     retracted_.splice(retracted_.end(), posted_);
+    return false;
   }
 
   void wait_for(std::vector<MPI_Request>& requests) {

@@ -73,9 +73,7 @@ class CpuBackend final : public Backend {
   void abandon(const std::string& reason) noexcept override {
     if (ranks_) ranks_->abandon(reason);
   }
-  void cancel() noexcept override {
-    if (ranks_) ranks_->cancel();
-  }
+  bool cancel() noexcept override { return !ranks_ || ranks_->cancel(); }
   int64_t sent_bytes() const override { return comm_ == nullptr ? 0 : comm_->bytes_sent(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;

@@ -18,7 +18,7 @@ class HostExchange final : public RankExchange {
   void finish_send(int peer, MessageTag tag) override { comm_.finish_send(peer, tag); }
   void receive(const Receive& receive, MessageTag tag) override { comm_.receive(receive, tag); }
   void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
-  void cancel() noexcept override { comm_.cancel_sends(); }
+  bool cancel() noexcept override { return comm_.cancel_sends(); }
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override;
   /// REQUIRES: float32.
   void reduce_scatter(const Group& group, DType type, const std::byte* parts, int64_t count,

@@ -44,9 +44,7 @@ class CudaBackend final : public Backend {
   void abandon(const std::string& reason) noexcept override {
     if (ranks_ != nullptr) ranks_->abandon(reason);
   }
-  void cancel() noexcept override {
-    if (ranks_ != nullptr) ranks_->cancel();
-  }
+  bool cancel() noexcept override { return ranks_ == nullptr || ranks_->cancel(); }
   int64_t sent_bytes() const override { return ranks_ == nullptr ? 0 : ranks_->sent_bytes(); }
   void run(const Program& program, const Op& op, const OperandPointers& pointers,
            const StepContext& context) override;

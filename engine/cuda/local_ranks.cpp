@@ -116,7 +116,7 @@ class LocalRanks final : public QueueRanks {
   }
 
   void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
-  void cancel() noexcept override { comm_.cancel_sends(); }
+  bool cancel() noexcept override { return comm_.cancel_sends(); }
 
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
     const auto bytes = static_cast<int64_t>(shard.size());

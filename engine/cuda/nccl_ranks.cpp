@@ -113,7 +113,10 @@ class NcclRanks final : public QueueRanks {
   }
 
   void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
-  void cancel() noexcept override { communicators_.cancel(); }
+  bool cancel() noexcept override {
+    communicators_.cancel();
+    return true;
+  }
 
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override {
     if (group.size() == 1) {

@@ -76,9 +76,10 @@ class Backend {
   /// Tells the other ranks that this one's step has failed, so that no rank waits for another in
   /// run(). From any thread, also while others are in run().
   virtual void abandon(const std::string& /*reason*/) noexcept {}
-  /// Ends what a failed step has started and not finished: no other rank reads its memory any more.
-  /// REQUIRES: no thread is in run().
-  virtual void cancel() noexcept {}
+  /// Ends what a failed step has started and not finished. Returns whether no message uses its
+  /// memory any more; if not, the memory must stay until the process ends. REQUIRES: no thread is
+  /// in run().
+  virtual bool cancel() noexcept { return true; }
   /// Payload in bytes that this rank has sent to others so far, over any transport; 0 for one rank.
   virtual int64_t sent_bytes() const { return 0; }
   /// The device's queues, owned by the backend; null if run() is synchronous for every op.

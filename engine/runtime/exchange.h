@@ -33,7 +33,7 @@ class RankExchange {
 
   /// As Backend's.
   virtual void abandon(const std::string& reason) noexcept = 0;
-  virtual void cancel() noexcept = 0;
+  virtual bool cancel() noexcept = 0;
 
   /// Gathers every rank's shard into out[0, n * shard bytes), in the order of the group. May be in
   /// place: `shard` at its position in `out`.

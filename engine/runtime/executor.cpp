@@ -100,6 +100,15 @@ Executor::Executor(Program program, Backend& backend, const ExecutorOptions& opt
   }
 }
 
+Executor::~Executor() {
+  if (!memory_in_use_) return;
+  for (std::unique_ptr<Arena>& arena : memory_) static_cast<void>(arena.release());
+}
+
+void Executor::cancel() noexcept {
+  if (!backend_.cancel()) memory_in_use_ = true;
+}
+
 void Executor::run_op(const Op& op, const StepContext& context) {
   if (before_op) before_op(op);
   OperandPointers pointers{};
@@ -215,7 +224,7 @@ Timeline Executor::run(const StepContext& context) {
       progress.fail(std::current_exception());
     }
   }
-  if (progress.failed()) backend_.cancel();
+  if (progress.failed()) cancel();
   progress.rethrow();
   timeline.step_seconds = seconds_between(begin, Clock::now());
 
@@ -240,7 +249,7 @@ void Executor::run_in_random_order(const StepContext& context, uint64_t seed) {
     run_all_in_random_order(context, seed);
   } catch (const std::exception& error) {
     backend_.abandon(error.what());
-    backend_.cancel();
+    cancel();
     throw;
   }
 }

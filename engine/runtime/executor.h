@@ -35,6 +35,7 @@ class Executor {
   /// Throws no_fit, before allocating, if an arena exceeds its capacity or the machine's memory.
   /// The backend must outlive the executor.
   Executor(Program program, Backend& backend, const ExecutorOptions& options);
+  ~Executor();
 
   const Program& program() const { return program_; }
   const Layout& layout() const { return layout_; }
@@ -59,6 +60,7 @@ class Executor {
   std::array<int64_t, kTierCount> arena_bytes() const { return layout_.arena_bytes; }
 
  private:
+  void cancel() noexcept;
   void run_all_in_random_order(const StepContext& context, uint64_t seed);
   void await(int stream, const Waits& waits, StreamProgress& progress);
   void run_op(const Op& op, const StepContext& context);
@@ -70,6 +72,7 @@ class Executor {
   Backend& backend_;
   DeviceQueues* queues_;
   std::array<std::unique_ptr<Arena>, 2> memory_;  // device, host
+  bool memory_in_use_ = false;                    // by messages of a failed step, to the end
   std::unique_ptr<FileArena> file_;
   std::array<int64_t, kTierCount> high_water_{};
 };

@@ -49,11 +49,19 @@ std::string ulysses_plan(const TemporaryFolder& folder) {
   return make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
 }
 
+std::string pipeline_plan(const TemporaryFolder& folder) {
+  return make_ranks_plan(
+      folder, 4,
+      {"--pipeline", "2", "--ulysses", "2", "--micro-batches", "4", "--schedule", "1f1b"});
+}
+
 }  // namespace
 
 TEST_CASE("mpirun trains the same bits as threads, and one process prints") {
+  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan);
   const TemporaryFolder folder;
-  const std::string plan = ulysses_plan(folder);
+  const std::string plan = plan_in(folder);
+  INFO(plan);
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   const Result threads =
       longspan({"run", plan, "--steps", "2", "--local-ranks", "4", "--checkpoint", file("local")});
@@ -90,9 +98,11 @@ TEST_CASE("mpirun: a mistake is said once") {
 
 TEST_CASE("a rank that is killed or stopped ends the job, and the last checkpoint is intact") {
   const int signal = GENERATE(SIGKILL, SIGSTOP);
+  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan);
   CAPTURE(signal);
   const TemporaryFolder folder;
-  const std::string plan = ulysses_plan(folder), checkpoint = folder.path() / "checkpoint";
+  const std::string plan = plan_in(folder), checkpoint = folder.path() / "checkpoint";
+  INFO(plan);
   Command job(
       {"run", plan, "--steps", "1000000", "--checkpoint", checkpoint, "--checkpoint-every", "1"}, 0,
       mpirun(4));

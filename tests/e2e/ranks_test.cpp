@@ -15,11 +15,14 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 using testing::TemporaryFolder;
 
-const std::vector<std::string> kMeshes[] = {{"--ulysses", "4"},
-                                            {"--data", "4"},
-                                            {"--ring", "2", "--ulysses", "2"},
-                                            {"--tensor", "2", "--data", "2", "--zero", "2"},
-                                            {"--data", "2", "--ulysses", "2", "--zero", "1"}};
+const std::vector<std::string> kMeshes[] = {
+    {"--ulysses", "4"},
+    {"--data", "4"},
+    {"--ring", "2", "--ulysses", "2"},
+    {"--tensor", "2", "--data", "2", "--zero", "2"},
+    {"--data", "2", "--ulysses", "2", "--zero", "1"},
+    {"--pipeline", "2", "--schedule", "1f1b", "--ulysses", "2"},
+    {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"}};
 
 struct Trained {
   json record;
@@ -59,8 +62,9 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
   const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "3"}).record);
   for (const std::vector<std::string>& mesh : kMeshes) {
     std::vector<std::string> flags = mesh;
-    flags.insert(flags.end(),
-                 {"--strategy", "checkpoint", "--micro-batches", std::to_string(sequences(mesh))});
+    flags.insert(flags.end(), {"--micro-batches", std::to_string(sequences(mesh))});
+    // Strategy "auto" plans pipelines.
+    if (mesh.front() != "--pipeline") flags.insert(flags.end(), {"--strategy", "checkpoint"});
     CAPTURE(flags);
     const std::string plan = make_ranks_plan(folder, 4, flags);
     const json record = train(folder, plan, 4, {"--steps", "3"}).record;
@@ -85,6 +89,8 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
   const std::string four = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});
   const std::string two = make_ranks_plan(folder, 2, {"--strategy", "ring", "--zero", "0"});
   const std::string cut = make_ranks_plan(folder, 2, {"--strategy", "megatron-sp"});
+  const std::string staged =
+      make_ranks_plan(folder, 4, {"--pipeline", "2", "--schedule", "1f1b", "--ulysses", "2"});
   const std::string one = make_ranks_plan(folder, 1, {"--strategy", "baseline"});
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   const std::vector<double> through =
@@ -100,20 +106,23 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
     CHECK(read_text(file("again")) == read_text(file("end")));
   }
   SECTION("others: the same training, and they write such checkpoints too") {
-    for (const auto& [plan, ranks] : {std::pair{two, 2}, std::pair{cut, 2}, std::pair{one, 1}}) {
+    for (const auto& [plan, ranks] :
+         {std::pair{two, 2}, std::pair{cut, 2}, std::pair{staged, 4}, std::pair{one, 1}}) {
       const std::vector<double> rest =
           losses(train(folder, plan, ranks, {"--steps", "6", "--resume", file("half")}).record);
       REQUIRE(rest.size() == 3);
       for (size_t i = 0; i < 3; ++i) CHECK(rest[i] == Approx(through[i + 3]).epsilon(1e-5));
     }
-    // A checkpoint of sharded layers is a file like any other.
-    train(folder, cut, 2,
-          {"--steps", "6", "--resume", file("half"), "--stop-after", "1", "--checkpoint",
-           file("cut")});
-    const std::vector<double> rest =
-        losses(train(folder, one, 1, {"--steps", "6", "--resume", file("cut")}).record);
-    REQUIRE(rest.size() == 2);
-    for (size_t i = 0; i < 2; ++i) CHECK(rest[i] == Approx(through[i + 4]).epsilon(1e-5));
+    // A checkpoint of sharded layers, or of stages, is a file like any other.
+    for (const auto& [plan, ranks] : {std::pair{cut, 2}, std::pair{staged, 4}}) {
+      train(folder, plan, ranks,
+            {"--steps", "6", "--resume", file("half"), "--stop-after", "1", "--checkpoint",
+             file("cut")});
+      const std::vector<double> rest =
+          losses(train(folder, one, 1, {"--steps", "6", "--resume", file("cut")}).record);
+      REQUIRE(rest.size() == 2);
+      for (size_t i = 0; i < 2; ++i) CHECK(rest[i] == Approx(through[i + 4]).epsilon(1e-5));
+    }
   }
 }
 

@@ -4,16 +4,24 @@
 //
 // First all plans run, then all ranks check: a failed check leaves no rank waiting, as there are no
 // messages among the checks. At the end the ranks agree on the outcome and rank 0 prints.
+//
+// `mpiexec -n 4 mpi_ranks_test FAILS`: instead, rank 1 of a pipeline throws when it has run that
+// percentage of its ops, while messages of megabytes are under way. The job must end and report
+// why.
 #define CATCH_CONFIG_RUNNER
 #include <fmt/format.h>
 
+#include <atomic>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/comm/collectives.h"
@@ -32,7 +40,7 @@ struct Plan {
 
 // Plans with every kind of parallelism that four ranks can have, and with each pair of kinds; over
 // these, every ZeRO stage, with and without overlap, and strategies that keep, stream and
-// recompute.
+// recompute. Pipelines of every family that runs.
 std::vector<Plan> make_plans() {
   const ModelSpec gpt = model_with_heads(small_gpt(), 8, 8);
   const ModelSpec llama = model_with_heads(small_llama(), 8, 2);
@@ -103,6 +111,47 @@ std::vector<Plan> make_plans() {
   on_groups(model_with_heads(small_gpt(), 16, 16), 4, "parked",
             {.ulysses = 4, .zero = 1, .overlap = false});
   on_groups(model_with_heads(small_llama(), 8, 2), 2, "kept", {.data = 2, .ulysses = 2, .zero = 2});
+
+  // Pipelines of whole sequences: each stage has what remains of the four ranks.
+  const auto on_stages = [&](ModelSpec model, const std::string& name, const Pipeline& pipeline,
+                             ParallelLayout mesh, int64_t microbatches) {
+    model.layers = pipeline.stages * pipeline.virtual_stages + microbatches % 2;
+    mesh.pipeline = pipeline;
+    add(model, name, mesh.tensor > 1 ? tensor.at(name) : whole.at(name), mesh, 64);
+    plans.back().step.microbatches = microbatches;
+  };
+  const ModelSpec qwen = model_with_heads(small_qwen(), 8, 2);  // its ends share a table
+  on_stages(gpt, "kept", {4, "gpipe"}, {}, 4);
+  on_stages(llama, "away, kv-outer", {4, "1f1b"}, {}, 6);
+  on_stages(qwen, "away, q-outer", {4, "bfs", 2}, {.overlap = false}, 4);
+  on_stages(qwen, "kept", {4, "interleaved-1f1b", 2}, {}, 8);
+  on_stages(llama, "kept", {2, "1f1b"}, {.ulysses = 2}, 3);
+  on_stages(gpt, "away, kv-outer", {2, "chronos", 2}, {.ulysses = 2, .zero = 1}, 4);
+  on_stages(qwen, "tiled, stored", {2, "1f1b"}, {.tensor = 2}, 4);
+  on_stages(gpt, "away, q-outer", {2, "bfs", 2}, {.overlap = false, .tensor = 2}, 4);
+  on_stages(qwen, "away, q-outer", {2, "interleaved-1f1b", 2}, {.data = 2, .zero = 1}, 4);
+  on_stages(llama, "away, kv-outer", {2, "1f1b"}, {.data = 2, .zero = 2, .overlap = false}, 5);
+  on_stages(gpt, "kept", {2, "gpipe"}, {.data = 2}, 2);
+
+  // Pipelines of slices.
+  Strategy sliced = whole.at("kept");
+  sliced.qkv.where = sliced.attention_out.where = sliced.mlp_input.where = Saved::recompute;
+  sliced.layer_input.where = Saved::host;
+  const auto on_slices = [&](ModelSpec model, bool keep, const Pipeline& pipeline,
+                             ParallelLayout mesh, int64_t microbatches) {
+    model.layers = pipeline.stages * pipeline.virtual_stages + microbatches % 2;
+    mesh.pipeline = pipeline;
+    Strategy strategy = keep ? whole.at("kept") : sliced;
+    if (mesh.tensor > 1) strategy.block_tokens = 64;
+    add(model, keep ? "kept" : "stored", strategy, mesh, 64);
+    plans.back().step.microbatches = microbatches;
+  };
+  on_slices(llama, true, {4, "seq1f1b", 1, 4}, {}, 4);
+  on_slices(gpt, false, {4, "terapipe", 1, 4}, {}, 1);
+  on_slices(qwen, false, {4, "seq1f1b-i", 2, 4}, {}, 4);
+  on_slices(qwen, false, {2, "seq1f1b", 1, 4}, {.ulysses = 2, .zero = 2}, 3);
+  on_slices(llama_four, true, {2, "seq1f1b-i", 2, 2}, {.overlap = false, .tensor = 2}, 2);
+  on_slices(gpt, true, {2, "terapipe", 1, 2}, {.data = 2, .zero = 1}, 2);
   return plans;
 }
 
@@ -186,7 +235,34 @@ bool run_checks(std::string& report) {
   return failures == 0;
 }
 
-int run() {
+void fail_in_step(Communicator& comm, uint64_t percent) {
+  StepCase step;
+  step.model = model_with_heads(small_gpt(), 2, 2);
+  step.model.layers = 4;
+  step.model.hidden = 256;
+  step.model.head_dim = 4;
+  step.model.max_positions = 4096;
+  step.strategy = strategies(1024).at("kept");
+  step.strategy.parallel.ulysses = 2;
+  step.strategy.parallel.pipeline = {2, "interleaved-1f1b", 2};
+  step.strategy.block_tokens = step.sequence = 4096;
+  step.microbatches = 4;
+  step.threads = 1;
+  const uint64_t fails = program_of(step, comm.rank()).ops.size() * percent / 100;
+  std::atomic<uint64_t> begun{0};
+  step.before_op = [&](int rank, const Op&) {
+    if (begun++ == fails && rank == 1) throw failed("breaks at {} %", percent);
+  };
+  try {
+    run_step(step, &comm);
+  } catch (const Error&) {
+    // The launcher kills the remaining ranks once one has ended, and rank 1 is to report.
+    if (comm.rank() != 1) std::this_thread::sleep_for(std::chrono::seconds(10));
+    throw;
+  }
+}
+
+int run(const char* fails) {
   MpiOptions options;
   options.on_lost = [](const std::string& message) {
     std::fprintf(stderr, "lost: %s\n", message.c_str());
@@ -200,6 +276,10 @@ int run() {
     if (comm.size() != kRanks) {
       throw bad_input("{} ranks, expected {}: mpiexec -n {} mpi_ranks_test", comm.size(), kRanks,
                       kRanks);
+    }
+    if (fails != nullptr) {
+      fail_in_step(comm, std::strtoull(fails, nullptr, 10));
+      return 0;
     }
     run_plans(comm);
     std::string report;
@@ -223,4 +303,4 @@ int run() {
 }  // namespace
 }  // namespace longspan::testing
 
-int main() { return longspan::testing::run(); }
+int main(int argc, char** argv) { return longspan::testing::run(argc > 1 ? argv[1] : nullptr); }

@@ -103,6 +103,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   // A device may still use them, unless ops are waited for one by one.
   const bool waits = backend->queues() == nullptr || step.random_order;
   executor.before_op = [&](const Op& op) {
+    if (step.before_op) step.before_op(comm == nullptr ? 0 : comm->rank(), op);
     if (op.kind != OpKind::adamw || !waits) return;
     const BufferId grads = op.operands[operand_index(OpKind::adamw, "grads")];
     const auto unit = std::find(own.begin(), own.end(), op.index) - own.begin();

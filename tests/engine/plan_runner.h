@@ -12,6 +12,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/runtime/backend.h"
 #include "models/model_spec.h"
+#include "planner/program/op.h"
 #include "planner/program/tensor.h"
 #include "planner/simulate/timeline.h"
 #include "planner/strategy/strategy.h"
@@ -31,6 +32,8 @@ struct StepCase {
   bool rounded_weights = false;  // rounded to bfloat16 for any dtype
   /// Creates the backend for the step. The communicator is null for one rank. Empty: CPU backend.
   std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
+  /// Called before each op of a rank, on the op's thread. Empty: nothing.
+  std::function<void(int rank, const Op&)> before_op;
 };
 
 struct StepOutcome {
