@@ -15,6 +15,17 @@
 namespace longspan {
 namespace {
 
+// Refuses a step whose messages between stages have more numbers than a communicator tells apart.
+void check_messages(const Program& program) {
+  for (const Op& op : program.ops) {
+    if (!is_message(op.kind) || message_number(program, op) <= kMostTags) continue;
+    throw bad_input(
+        "the plan's stages send more than {} messages in a step, {} for each microbatch and stage; "
+        "use larger blocks or fewer microbatches",
+        kMostTags, program.lengths.blocks());
+  }
+}
+
 Program checked_program(const Plan& plan, Communicator* comm) {
   check_model(plan.model);
   if (comm == nullptr) {
@@ -36,7 +47,9 @@ Program checked_program(const Plan& plan, Communicator* comm) {
   // A pipeline is the outermost dimension.
   RankProgram own = rank_programs(plan)[rank / parallel.stage_ranks()];
   own.request.rank = rank % parallel.stage_ranks();
-  return build_program(own.request, own.rank);
+  Program program = build_program(own.request, own.rank);
+  check_messages(program);
+  return program;
 }
 
 ExecutorOptions executor_options(const Plan& plan, const TrainerOptions& options) {

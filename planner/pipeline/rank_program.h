@@ -1,14 +1,13 @@
 // Converts one rank of a pipeline to the input of a step program: its stages, list and layers.
 //
 // A rank's list also has its messages: RECV right before the action that needs it, SEND right after
-// the one that makes it, and a WAIT_SEND where the memory of a sent message is freed. Run one after
-// another, the actions of all ranks have an order in which none has to wait for a later one: that
-// in which they start if each takes one unit of time. A rank waits for its own message between the
-// RECV and the computation of its first action that starts no earlier there than the one that
-// receives the message. Ranks that run their lists in order, with messages that are posted and not
-// handed over, then cannot wait for each other in a circle, whatever time anything takes: a RECV
-// needs a SEND of an action that has ended before, and a WAIT_SEND a RECV at the same time or
-// before, of an action which no WAIT_SEND of that time precedes.
+// the one that makes it, and WAIT_SEND where the memory of a sent message is freed.
+//
+// Ranks cannot wait for each other in a circle. Let every action take one unit of time. Within an
+// action RECV comes first, then WAIT_SEND, then the computation, then SEND, which only starts a
+// message. A RECV waits for a SEND of an earlier time. A WAIT_SEND waits for a RECV of the same or
+// an earlier time, and of that time only RECVs precede it. So all that an op waits for is earlier,
+// and because ranks run their lists in order, that holds however long anything really takes.
 #pragma once
 
 #include <vector>
@@ -25,8 +24,8 @@ struct RankProgram {
 };
 
 /// The programs of all ranks of a pipeline. `request` has the whole model and the pipeline;
-/// `schedule` is of that pipeline. Lists of F and B of whole sequences can be lowered; for others
-/// build_program() throws. Their request.rank is that of `request`: the same in each mesh.
+/// `schedule` is of that pipeline. Lists of F and B can be lowered; for others build_program()
+/// throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 
 }  // namespace longspan
