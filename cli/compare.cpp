@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "planner/explain/analysis.h"
+#include "planner/pipeline/rank_program.h"
 #include "planner/plan/pipeline_plan.h"
 
 namespace longspan::cli {
@@ -84,8 +85,7 @@ std::vector<KindDifference> compare_kinds(const Program& program, const Timeline
 void compare_pipeline(const Plan& plan, Comparison& result) {
   const PipelineStep step = pipeline_step(plan);
   result.predicted = prediction_of(plan, step);
-  const RankProgram first = rank_programs(step_request(plan), step.schedule).front();
-  const Program program = build_program(first.request, first.rank);
+  const Program program = program_of_rank(step_request(plan), step.schedule, 0);
   const CostModel cost(plan.hardware, plan.dtype);
   const std::vector<double> durations = cost.durations(program);
   Timeline alone;

@@ -10,6 +10,7 @@
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
+#include "planner/pipeline/rank_program.h"
 #include "planner/plan/pipeline_plan.h"
 
 namespace longspan {
@@ -44,10 +45,7 @@ Program checked_program(const Plan& plan, Communicator* comm) {
     request.rank = rank;
     return build_program(request);
   }
-  // A pipeline is the outermost dimension.
-  RankProgram own = rank_programs(plan)[rank / parallel.stage_ranks()];
-  own.request.rank = rank % parallel.stage_ranks();
-  Program program = build_program(own.request, own.rank);
+  Program program = program_of_rank(step_request(plan), schedule_of(plan), rank);
   check_messages(program);
   return program;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "planner/schedule/timing.h"
 
@@ -148,6 +149,13 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
     own.model.layers = first;
   }
   return programs;
+}
+
+Program program_of_rank(const StepRequest& request, const Schedule& schedule, int64_t rank) {
+  const int64_t of_mesh = request.strategy.parallel.stage_ranks();
+  RankProgram own = std::move(rank_programs(request, schedule)[rank / of_mesh]);
+  own.request.rank = rank % of_mesh;
+  return build_program(own.request, own.rank);
 }
 
 }  // namespace longspan

@@ -28,4 +28,7 @@ struct RankProgram {
 /// throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 
+/// The program of a rank of the world, in which meshes follow each other.
+Program program_of_rank(const StepRequest& request, const Schedule& schedule, int64_t rank);
+
 }  // namespace longspan

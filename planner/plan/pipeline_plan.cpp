@@ -18,10 +18,6 @@ PipelineStep pipeline_step(const Plan& plan) { return step_of(plan, RankMemory::
 
 Schedule schedule_of(const Plan& plan) { return step_of(plan, RankMemory::summed).schedule; }
 
-std::vector<RankProgram> rank_programs(const Plan& plan) {
-  return rank_programs(step_request(plan), schedule_of(plan));
-}
-
 Prediction prediction_of(const Plan& plan, const PipelineStep& step) {
   return prediction_of(plan, step.whole.step_seconds, step.whole.peak_bytes);
 }

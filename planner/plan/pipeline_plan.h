@@ -1,10 +1,7 @@
 // Evaluates the step of a plan with a pipeline. Pure functions; safe from any thread.
 #pragma once
 
-#include <vector>
-
 #include "planner/pipeline/pipeline_step.h"
-#include "planner/pipeline/rank_program.h"
 #include "planner/plan/plan.h"
 
 namespace longspan {
@@ -14,10 +11,6 @@ PipelineStep pipeline_step(const Plan& plan);
 
 /// The schedule of its pipeline. Throws as evaluate_pipeline().
 Schedule schedule_of(const Plan& plan);
-
-/// The programs of the ranks of its pipeline: of the first rank of each mesh. Throws as
-/// evaluate_pipeline().
-std::vector<RankProgram> rank_programs(const Plan& plan);
 
 /// The prediction of that step. Plan::predicted may come from an older cost model.
 Prediction prediction_of(const Plan& plan, const PipelineStep& step);

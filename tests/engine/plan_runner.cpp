@@ -58,9 +58,7 @@ Program program_of(const StepCase& step, int rank) {
   wanted.microbatches = static_cast<int32_t>(step.microbatches);
   wanted.slices = static_cast<int32_t>(pipeline.slices);
   const Schedule schedule = make_schedule(schedule_family(pipeline.schedule), wanted);
-  RankProgram own = rank_programs(request, schedule)[rank / parallel.stage_ranks()];
-  own.request.rank = rank % parallel.stage_ranks();
-  return build_program(own.request, own.rank);
+  return program_of_rank(request, schedule, rank);
 }
 
 namespace {

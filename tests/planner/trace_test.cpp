@@ -150,9 +150,7 @@ TEST_CASE("messages between stages are arrows from one rank's sends to another's
   const Schedule made = make_schedule(schedule_family("1f1b"), {.ranks = 2, .microbatches = 3});
   std::map<std::string, int> sent, received;  // by the arrow's id: the process
   for (int rank = 0; rank < 4; ++rank) {
-    RankProgram own = rank_programs(request, made)[rank / 2];
-    own.request.rank = rank % 2;
-    const Program program = build_program(own.request, own.rank);
+    const Program program = program_of_rank(request, made, rank);
     Timeline timeline;
     for (size_t i = 0; i < program.ops.size(); ++i) {
       timeline.spans.push_back({static_cast<double>(i), static_cast<double>(i + 1)});
