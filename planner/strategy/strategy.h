@@ -58,8 +58,9 @@ struct Strategy {
                                // by the norm of the step before; false: after the backward, by this
                                // step's norm
 
-  SavedPolicy layer_input;    // [S, d] per layer; keep, host or nvme
-  SavedPolicy qkv;            // queries, keys, values after RoPE
+  SavedPolicy layer_input;  // [S, d] per layer; recompute: slices of a sequence, of which only K,V
+                            // are saved, pass all layers again before their backward
+  SavedPolicy qkv;          // queries, keys, values after RoPE
   SavedPolicy attention_out;  // attention output and its LSE
   SavedPolicy mlp_input;      // residual after attention
   SavedPolicy mlp_inner;      // pre-activation of the MLP
@@ -83,6 +84,13 @@ std::string_view name_of(BackwardOrder);
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);
+
+/// Where the input of a layer is from the forward that saves it to the backward. A slice that
+/// passes again leaves it where residuals are between uses.
+inline SavedPolicy input_policy(const Strategy& s) {
+  if (s.layer_input.where != Saved::recompute) return s.layer_input;
+  return {s.between_uses == Tier::host ? Saved::host : Saved::keep, 1};
+}
 
 /// The first knob that excludes slices of sequences in a pipeline, and the value that it must have.
 struct KnobRule {

@@ -43,6 +43,9 @@ TEST_CASE("ops are counted without lowering") {
     request.boundary = {seed % 3 != 0, seed % 5 != 0};
     request.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(request) == arenas_of(request).ops);
+    StepRequest sliced = testing::sliced_request(seed);
+    sliced.model.attention = seed % 7 != 0;
+    CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
     StepRequest ranks = testing::random_plan(seed).request;
     ranks.rank = ranks.strategy.parallel.ranks() - 1;
     CHECK(ops_estimate(ranks) == arenas_of(ranks).ops);

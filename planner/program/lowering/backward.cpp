@@ -6,6 +6,7 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
+  if (passes_again() && slice_ + 1 < slices_) pass_forward();
   last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
   if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
