@@ -417,18 +417,32 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
     busy[Stream::h2d] += steps * units * one.h2d[static_cast<int>(tensor)];
   };
   if (f.streams) {
+    const bool in_file = s.kv == Tier::nvme;
+    const auto write = [&](Tensor tensor, double units) {
+      if (in_file) busy[Stream::io] += steps * units * one.write[static_cast<int>(tensor)];
+    };
+    const auto read = [&](Tensor tensor, double units) {
+      if (in_file) busy[Stream::io] += steps * units * one.read[static_cast<int>(tensor)];
+    };
     const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
     const bool all_again =
         s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
+    // In the forward the last chunk may only be in its own pair.
+    const double late = 2 * (all_recomputed && f.slices == 1 ? n : 1);
+    const auto again = static_cast<double>(f.chunks_again());
+    const double loads = 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) +
+                         again * (again + 1);
     busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
     busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
-    out(k, 2 * (all_recomputed && f.slices == 1 ? n : 1));
-    const auto again = static_cast<double>(f.chunks_again());
-    back(k, again * (again + 1));
-    back(k, 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)));
+    out(k, late);
+    back(k, loads);
+    write(k, 2 * (n - 1) + late);
+    read(k, 2 * below + loads);
     if (!f.kv_outer) {
       out(dk, 2 * below);
       back(dk, 2 * below);
+      write(dk, 2 * below);
+      read(dk, 2 * below);
     }
   }
   if (f.kv_outer && f.chunk_between_uses) {

@@ -160,11 +160,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     const bool all_here = f.parts && !f.streams;
     attention[0] += f.parts ? (all_here ? chunks : 1) * 2 * (unit(k) + unit(dk))
                             : 2 * (unit(k_all) + unit(dk_all));
-    // Tensors on the host meanwhile, except a chunk that is being copied.
+    // Tensors elsewhere meanwhile, except a chunk that is being copied.
     const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;
     if (f.streams) {
-      attention[host] += others * 2 * unit(k);
-      if (!f.kv_outer) attention[host] += others * 2 * unit(dk);
+      attention[kv_tier] += others * 2 * unit(k);
+      if (!f.kv_outer) attention[kv_tier] += others * 2 * unit(dk);
     }
     if (f.block_between_uses) attention[host] += (blocks - 1) * unit(dx);
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {

@@ -385,7 +385,7 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t slices = s.parallel.pipeline.slices;
   const int64_t repeats = slices > 1 ? slices : blocks > 1 ? blocks : lengths.chunks();
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer ||
+  const bool pairs = s.kv != Tier::device || s.backward_order == BackwardOrder::kv_outer ||
                      s.parallel.pipeline.slices > 1;
   const int64_t exact = !with_time ? kExactRepeatsForMemory
                         : pairs    ? kExactPairedRepeats

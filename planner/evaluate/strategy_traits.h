@@ -26,7 +26,7 @@ struct StrategyTraits {
         ring(s.parallel.ring > 1),
         tensor(s.parallel.tensor > 1),
         exchanges(s.parallel.ulysses > 1),
-        streams(chunks > 1 && s.kv == Tier::host),
+        streams(streams_keys(s, n)),
         parts(streams || slices > 1),
         // A ring and head groups have their own backward.
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),

@@ -38,7 +38,8 @@ class Counter {
     batches_ = static_cast<double>(request.microbatches);
     if (s_.layer_input.where == Saved::recompute) again_ = (slices_ - 1) / slices_;
     layers_ = model_.layers;
-    streams_ = lengths.chunks() > 1 && s_.kv == Tier::host;
+    streams_ = streams_keys(s_, lengths);
+    kv_moves_ = s_.kv == Tier::nvme ? 2 : 1;
     block_between_uses_ = lengths.blocks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     chunk_between_uses_ = lengths.chunks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     tensor_ = p_.tensor > 1 ? 1 : 0;
@@ -102,7 +103,7 @@ class Counter {
 
   // --- attention of the first chunks, or of all
   double attention_of(double chunks) const {
-    const double loads = streams_ ? 2 * (pairs_of(chunks) - chunks) : 0;
+    const double loads = streams_ ? 2 * kv_moves_ * (pairs_of(chunks) - chunks) : 0;
     return (parts_kv() ? pairs_of(chunks) : chunks) + loads + chunks * exchange_;
   }
   double attention() const {
@@ -128,8 +129,8 @@ class Counter {
     }
     ops += blocks_ * separate_norm_ + chunks_ * (1 + exchange_) + attention();
     ops += chunks_ * moves(saved.qkv);
-    if (slices_ > 1) return ops + (streams_ ? 2 * chunks_ * (1 + again_) : 0);
-    if (streams_) return ops + 2 * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
+    if (slices_ > 1) return ops + (streams_ ? 2 * kv_moves_ * chunks_ * (1 + again_) : 0);
+    if (streams_) return ops + 2 * kv_moves_ * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
     return ops + 2 * moves(saved.qkv);
   }
 
@@ -162,12 +163,12 @@ class Counter {
     }
     if (saved.qkv == Saved::recompute) {
       ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + chunk_between_uses_);
-      ops += streams_ && slices_ == 1 ? 2 * chunks_ : 0;
+      ops += streams_ && slices_ == 1 ? 2 * kv_moves_ * chunks_ : 0;
     } else if (!parts_kv()) {
       ops += 2 * moves(saved.qkv);
     }
     if (again) {
-      ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 : 0));
+      ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 * kv_moves_ : 0));
     }
     // The recomputed norm and its gradient, the exchanges of gradients, and the projection's
     // backward.
@@ -184,12 +185,12 @@ class Counter {
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
       const double ops = chunks_ * load_queries(saved);
-      return ops + (parts_kv() ? pairs() : chunks_) + (streams_ ? 2 * pairs() + 4 * before : 0);
+      return ops + (parts_kv() ? pairs() : chunks_) + (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
     }
     double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more
     ops += blocks_ * moves(saved.input);
     ops += exchange_ > 0 ? 2 * chunks_ * chunk_between_uses_ : 2 * blocks_ * block_between_uses_;
-    ops += streams_ ? 2 * chunks_ : 0;
+    ops += streams_ ? 2 * kv_moves_ * chunks_ : 0;
     const double waiting =
         2 * (exchange_ > 0 ? chunk_between_uses_ : block_between_uses_) + block_between_uses_;
     return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * chunk_between_uses_;
@@ -249,6 +250,7 @@ class Counter {
   double slices_ = 1, passes_ = 1;  // passes: slices of all microbatches
   double again_ = 0;                // the part of the sequence that passes forward twice
   bool streams_ = false;
+  double kv_moves_ = 1;  // ops that move a chunk of streamed K or V
   // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0;
@@ -270,7 +272,7 @@ int64_t ops_without_repeats(const StepRequest& request) {
   const int64_t whole = ops_estimate(request);
   const int64_t slices = s.parallel.pipeline.slices;
   const bool pairs =
-      s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer || slices > 1;
+      s.kv != Tier::device || s.backward_order == BackwardOrder::kv_outer || slices > 1;
   if (!pairs || s.parallel.ring > 1 || lengths.chunks() <= kChunks) return whole;
   StepRequest few = request;
   if (slices > 1) {

@@ -28,7 +28,7 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
     if (policy.where != Saved::recompute) sum[tier_of(policy.where)] += away * of_layer;
   };
   const int64_t all = s.parallel.pipeline.slices;
-  // Of slices that pass again, only the one before its backward has more than keys and values.
+  // A slice that passes again has more than keys and values only before its backward.
   const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
   const int64_t blocks = lengths.blocks() / all * whole;
   const int64_t chunks = lengths.chunks() / all * whole;
@@ -39,12 +39,12 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   add(s.qkv, chunks * lengths.head_groups * unit(Tensor::q));
   if (all > 1) {
     sum[static_cast<int>(s.kv)] += layers * (lengths.chunks() / all * slices) * 2 * unit(Tensor::k);
-  } else if (chunks == 1 || s.kv != Tier::host) {
+  } else if (!streams_keys(s, lengths)) {
     add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
   } else {
-    // Streamed keys and values stay on the host.
+    // Streamed keys and values stay where they are.
     const int64_t kept = s.qkv.where == Saved::recompute ? layers - covered(s.qkv) : layers;
-    sum[1] += kept * chunks * 2 * unit(Tensor::k);
+    sum[static_cast<int>(s.kv)] += kept * chunks * 2 * unit(Tensor::k);
   }
   return sum;
 }

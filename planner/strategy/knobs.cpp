@@ -153,7 +153,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
     // Attention over streamed keys uses a separate sum.
     {.key = "kv",
      .at = at<&Strategy::kv>,
-     .most = kHost,
+     .most = kNvmeTier,
      .changes_list = true,
      .changes_sizes = true,
      .matters = has_chunks},

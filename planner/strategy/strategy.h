@@ -48,7 +48,8 @@ struct Strategy {
                              // once: a multiple of c that divides a ring position's share of S
   int64_t head_groups = 1;  // G: attention processes a rank's heads in G groups, one after another;
                             // G > 1 requires c = S
-  Tier kv = Tier::device;   // K,V (and dK,dV) of the running layer: resident, or streamed from host
+  Tier kv = Tier::device;   // K,V (and dK,dV) of the running layer, or of all layers of slices:
+                            // resident, or streamed from host or a file
   Tier between_uses = Tier::device;  // where residuals, queries and their gradients are
   int64_t prefetch_depth = 1;        // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more

@@ -79,6 +79,7 @@ StepRequest sliced_request(uint64_t seed) {
     s.parallel.pipeline.slices =
         blocks % 2 == 0 && blocks > 2 && seed % 3 == 0 ? blocks / 2 : blocks;
     if (seed % 4 != 0) s.layer_input = {Saved::recompute, 1};
+    if (seed % 5 == 0) s.kv = Tier::nvme;
     return request;
   }
 }

@@ -125,8 +125,6 @@ std::vector<Case> cases() {
          s.head_groups = 2;
          s.chunk_tokens = 480;
        })},
-      {range, "kv", "expected device or host, got nvme",
-       changed([](Strategy& s) { s.kv = Tier::nvme; })},
       {range, "between_uses", "expected device or host, got nvme",
        changed([](Strategy& s) { s.between_uses = Tier::nvme; })},
       {range, "prefetch_depth", "expected 0 to 64 compute ops, got -1",

@@ -287,8 +287,8 @@ void StepLowering::forward_chunks(int layer) {
       kv.k[chunk].device = parts_kv() ? p.k : -1;
       kv.v[chunk].device = parts_kv() ? p.v : -1;
     } else if (are_used_again) {
-      kv.k[chunk] = builder_.save(p.k, Saved::host);
-      kv.v[chunk] = builder_.save(p.v, Saved::host);
+      kv.k[chunk] = builder_.save(p.k, kv_between_uses());
+      kv.v[chunk] = builder_.save(p.v, kv_between_uses());
     }
     if (b.h >= 0 && (chunk + 1) % chunks_per_block_ == 0) builder_.release(b.h);
   };

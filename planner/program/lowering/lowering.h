@@ -313,8 +313,11 @@ class StepLowering {
   /// K,V are one buffer for each chunk, as they stream or come slice by slice; otherwise one for
   /// all.
   bool parts_kv() const { return streams_kv() || slices_ > 1; }
-  bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
-  Saved kv_between_uses() const { return streams_kv() ? Saved::host : Saved::keep; }
+  bool streams_kv() const { return streams_keys(program_.strategy, program_.lengths); }
+  Saved kv_between_uses() const {
+    if (!streams_kv()) return Saved::keep;
+    return program_.strategy.kv == Tier::host ? Saved::host : Saved::nvme;
+  }
   /// Gradients of K,V are per chunk or head group; otherwise all chunks add to the same buffers.
   bool parts_kv_gradients() const { return parts_kv() || in_groups(); }
   // The blocks and chunks of the current slice.
