@@ -210,9 +210,8 @@ void print_knobs(const Plan& plan) {
     wide_line("slices", fmt::format("{} of {}, each passes all layers before the next", slices,
                                     count_tokens(plan.sequence / slices)));
   }
-  wide_line("keys, values", s.kv == Tier::device
-                                ? "resident on device"
-                                : fmt::format("streamed from {}", name_of(s.kv)));
+  wide_line("keys, values", s.kv == Tier::device ? "resident on device"
+                                                 : fmt::format("streamed from {}", name_of(s.kv)));
   wide_line("between uses", fmt::format("on {}", name_of(s.between_uses)));
   wide_line("saved", group_text("saved", s));
   wide_line(

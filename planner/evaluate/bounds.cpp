@@ -430,8 +430,8 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
     // In the forward the last chunk may only be in its own pair.
     const double late = 2 * (all_recomputed && f.slices == 1 ? n : 1);
     const auto again = static_cast<double>(f.chunks_again());
-    const double loads = 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) +
-                         again * (again + 1);
+    const double loads =
+        2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + again * (again + 1);
     busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
     busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
     out(k, late);

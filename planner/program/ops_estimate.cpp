@@ -185,7 +185,8 @@ class Counter {
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
       const double ops = chunks_ * load_queries(saved);
-      return ops + (parts_kv() ? pairs() : chunks_) + (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
+      return ops + (parts_kv() ? pairs() : chunks_) +
+             (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
     }
     double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more
     ops += blocks_ * moves(saved.input);

@@ -192,7 +192,8 @@ bool streams_keys(const Strategy& s, const Lengths& lengths) {
 
 bool sums_attention(const Strategy& s, const Lengths& lengths, DType dtype) {
   const bool comes_in_slices = s.parallel.pipeline.slices > 1;
-  return dtype != DType::float32 && (streams_keys(s, lengths) || comes_in_slices || s.parallel.ring > 1);
+  return dtype != DType::float32 &&
+         (streams_keys(s, lengths) || comes_in_slices || s.parallel.ring > 1);
 }
 
 GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths) {
