@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+#include "planner/search/space.h"
+
 namespace longspan {
 namespace {
 
@@ -139,6 +142,13 @@ Error none_suits(const PipelineQuestion& q) {
 }
 
 Error none_takes(const PipelineQuestion& q) {
+  if (!q.choice.admits_whole_sequences() && q.choice.admits_flat()) {
+    return bad_input(
+        "--slices: {} cannot be cut into {} slices of {} tokens or more on a rank, of whole chunks "
+        "and without a ring; ask for other slices, or leave --slices out",
+        q.sequence > 0 ? counted(q.sequence, "token", "tokens") : "sequences", *q.choice.slices,
+        kLeastChunkOfRank);
+  }
   if (const std::optional<std::string> reason = pipeline_refusal(q)) {
     return bad_input("pipeline: {}", *reason);
   }

@@ -23,7 +23,6 @@ constexpr Placement kPlacements[] = {{kDevice, kDevice, kDevice}, {kDevice, kDev
                                      {kHost, kHost, kNvme}};
 
 constexpr int64_t kTiles[] = {64, 256, 512, 1024, 2048, 4096, 8192};
-constexpr int64_t kLeastChunk = 64;       // tokens of a rank
 constexpr int64_t kPrefetchDepth = 3;     // refined at the end
 constexpr int64_t kMostPipedChunks = 16;  // stages reduce memory as well
 constexpr int64_t kMostChunks = 1024;
@@ -55,7 +54,7 @@ int64_t rings_of(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; 
 // The numbers of chunks of a sequence; one if it passes a pipeline in slices.
 std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
   if (p.pipeline.slices > 1) return {1};
-  const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunk);
+  const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunkOfRank);
   return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
 
@@ -262,7 +261,7 @@ int64_t unit_of(const FrameShape& shape) {
 int64_t shortest_of(const FrameShape& shape) {
   const bool cut =
       shape.chunk_tokens == 0 && shape.chunks * shape.layout.parallel.pipeline.slices > 1;
-  return unit_of(shape) * (cut ? kLeastChunk : 1);
+  return unit_of(shape) * (cut ? kLeastChunkOfRank : 1);
 }
 
 namespace {
@@ -355,7 +354,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
     s.chunk_tokens = c.sequence / (shape.chunks * rings * slices);
     const int64_t parts = shape.chunks * p.pipeline.slices;
-    if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunk) return std::nullopt;
+    if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunkOfRank) return std::nullopt;
   }
   if (c.sequence > options.most_tokens) return std::nullopt;
   const int64_t share = c.sequence / p.ring;

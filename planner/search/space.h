@@ -105,6 +105,9 @@ int64_t unit_of(const FrameShape& shape);
 /// The shortest length at which a shape's chunks are not too small.
 int64_t shortest_of(const FrameShape& shape);
 
+/// The fewest tokens of a chunk on a rank, unless the question fixes the chunk.
+inline constexpr int64_t kLeastChunkOfRank = 64;
+
 /// Limit on program ops in searches for the fastest plan: many chunks slow a step down long before
 /// they make it fit.
 inline constexpr int64_t kModerateOps = 600'000;
