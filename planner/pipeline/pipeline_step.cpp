@@ -190,12 +190,24 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
   const Pipeline& p = request.strategy.parallel.pipeline;
+  // The gradients of weights may come later, of whole sequences and of all heads at once.
+  const bool may_split = p.slices == 1 && request.strategy.head_groups == 1;
+  const auto can_be_lowered = [&](const Action& action) {
+    switch (action.kind) {
+      case ActionKind::forward:
+      case ActionKind::backward:
+      case ActionKind::optimizer:
+        return true;
+      case ActionKind::backward_input:
+      case ActionKind::backward_weight:
+        return may_split;
+      default:
+        return false;
+    }
+  };
   return request.model.uniform() && !p.equal_work && ranks_that_share(p) == 0 &&
-         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
-             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
-                    action.kind == ActionKind::optimizer;
-           });
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
+           return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });
 }
 

@@ -6,19 +6,23 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
-  last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
+  if (!defers_weights_) count_backward();
   if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
-  if (stage_->boundary.has_embedding) {
-    embedding_backward();
-  } else {
+  if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx, gradient_);
+  } else if (!defers_weights_) {
+    embedding_backward();
   }
-  if (slice_ > 0) {
+  if (slice_ > 0 || defers_weights_) {
     save_in_flight();
   } else if (tokens_all_ >= 0) {
     builder_.release(tokens_all_);
   }
+}
+
+void StepLowering::count_backward() {
+  last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
 }
 
 void StepLowering::backward_layer(int layer) {
@@ -27,6 +31,7 @@ void StepLowering::backward_layer(int layer) {
   parameters(unit);
   if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
+  if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
   if (!program_.model.attention) {
     backward_without_attention(layer);
   } else if (in_groups()) {
@@ -40,7 +45,12 @@ void StepLowering::backward_layer(int layer) {
     }
   }
   release_parameters(unit);
-  finish_gradients(unit);
+  if (defers_weights_) {
+    // So far they have those of norms, which other microbatches may add to.
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  } else {
+    finish_gradients(unit);
+  }
 }
 
 void StepLowering::backward_without_attention(int layer) {
@@ -48,7 +58,7 @@ void StepLowering::backward_without_attention(int layer) {
     BackwardBlock b;
     b.x = builder_.fetch(saved_[layer].x[block]);
     b.dx = builder_.fetch(gradient_[block]);
-    mlp_backward(layer, block, b.x, b.dx);
+    b.dx = mlp_backward(layer, block, b.x, b.dx);
     drop_gradient(block);
     close_backward(layer, block, b);
   }
@@ -170,8 +180,7 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     project_out(layer, block, g.x, o, y);
   }
 
-  g.dx = builder_.fetch(gradient_[block]);
-  mlp_backward(layer, block, y, g.dx);
+  g.dx = mlp_backward(layer, block, y, builder_.fetch(gradient_[block]));
   if (y_saved) {
     builder_.release_fetched(mine.y[block], y);
     builder_.drop(mine.y[block]);
@@ -180,10 +189,14 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     builder_.release(y);
   }
 
-  // d_o overwrites o, which is not needed once delta is known.
   g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
-  g.out.d_o = o;
-  project_out_gradient(layer, block, g.dx, o, g.out.delta);
+  if (defers_weights_) {
+    project_out_backward_input(layer, block, g, o);
+  } else {
+    // d_o overwrites o, which is not needed once delta is known.
+    g.out.d_o = o;
+    project_out_gradient(layer, block, g.dx, o, g.out.delta);
+  }
   // Tensors kept on the device are consumed here; copies elsewhere are freed as well.
   for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
     if (parked->host >= 0) builder_.release(parked->host);
@@ -194,15 +207,17 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
   return g;
 }
 
-void StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+BufferId StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+  if (defers_weights_) return mlp_backward_input(layer, block, y, dx);
   Parked& saved_inner = saved_[layer].inner[block];
   const bool inner_saved = !saved_inner.empty();
   const BufferId inner = inner_saved ? builder_.fetch(saved_inner) : -1;
   mlp_gradient(layer, block, y, dx, inner);
-  if (!inner_saved) return;
+  if (!inner_saved) return dx;
   builder_.release_fetched(saved_inner, inner);
   builder_.drop(saved_inner);
   saved_inner = {};
+  return dx;
 }
 
 void StepLowering::drop_gradient(int block) {
@@ -263,12 +278,18 @@ Projections StepLowering::own_gradients(int layer, int chunk, const Projections&
 
 void StepLowering::recompute_norm(int layer, int block, BackwardBlock& b) {
   if (!separate_norm()) return;
-  b.h = norm(layer, block, b.x, false);
+  if (defers_weights_) {
+    b.h_own = own_norm(layer, block, b.x, false);
+    b.h = is_tensor_parallel() ? gather(layer, block, b.h_own, Tensor::h_own, Tensor::h) : b.h_own;
+  } else {
+    b.h = norm(layer, block, b.x, false);
+  }
   b.dh = device(Tensor::dh, layer, block);
 }
 
 void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock& b,
                                        const Projections& d) {
+  if (defers_weights_) return projection_backward_input(layer, chunk, b, d);
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::qkv_backward);
   op.normed = b.h >= 0;
@@ -287,9 +308,11 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   }
 }
 
-void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) {
+void StepLowering::close_backward(int layer, int block, BackwardBlock& b) {
   LayerSaved& mine = saved_[layer];
-  if (b.h >= 0) {
+  if (b.h >= 0 && defers_weights_) {
+    close_backward_input(layer, block, b);
+  } else if (b.h >= 0) {
     norm_gradient(layer, block, b.x, b.dh, b.dx, false);
     builder_.release(b.h);
     builder_.release(b.dh);
@@ -362,7 +385,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     gradients_of[i] = own_gradients(layer, i, d);
   };
   const auto project_back = [&](int i) {
-    const BackwardBlock& b = blocks[block_of(i)];
+    BackwardBlock& b = blocks[block_of(i)];
     backward_projection(layer, i, b, gradients_of[i]);
     if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
   };
@@ -376,10 +399,18 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     if (i + ahead() < end) project_back(i + ahead());
   }
   for (int i = std::min(first + ahead(), end) - 1; i >= first; --i) project_back(i);
-  if (!parts_kv()) {
-    builder_.release(d_all.k);
-    builder_.release(d_all.v);
+  if (!parts_kv()) release_resident(layer, d_all);
+}
+
+void StepLowering::release_resident(int layer, const Projections& d) {
+  if (defers_weights_ && !exchanges_heads()) {
+    LayerForWeights& kept = for_weights_[layer];
+    kept.dk_all = builder_.park(d.k, until_weights(s_.qkv, layer));
+    kept.dv_all = builder_.park(d.v, until_weights(s_.qkv, layer));
+    return;
   }
+  builder_.release(d.k);
+  builder_.release(d.v);
 }
 
 // A block's output gradients are freed when all of its chunks have been queries.
@@ -493,10 +524,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
     if (j >= ahead()) project_back(j - ahead());
   }
   for (int j = std::max(0, chunks_ - ahead()); j < chunks_; ++j) project_back(j);
-  if (!streams_kv()) {
-    builder_.release(d_all.k);
-    builder_.release(d_all.v);
-  }
+  if (!streams_kv()) release_resident(layer, d_all);
 }
 
 void StepLowering::embedding_backward() {
