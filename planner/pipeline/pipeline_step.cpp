@@ -64,18 +64,15 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
                        const LayerAndEndTimes& t, const CostModel& cost) {
   const Pipeline& p = programs.pipeline();
   const int64_t count = p.stages * p.virtual_stages;
-  const ModelFlops flops = model_flops(request.model, request.sequence);
-  const double dense = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
   const bool cut = cuts_vocabulary(p);
   ScheduleCosts costs;
   costs.times.clear();
   for (int64_t stage = 0; stage < count; ++stage) {
     const LayersByKind layers = layers_on_stage(programs, stage);
     const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
-    // Gradients of weights take as many products as the forward has with them.
     StageTimes times;
     times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
-    times.weight = std::min(dense * times.forward, backward);
+    times.weight = sum_over(layers, [&](size_t k) { return t.layer[k].weights; });
     times.input = backward - times.weight;
     times.recompute = times.forward;
     if (stage == 0 && !cut) {
