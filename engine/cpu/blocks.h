@@ -90,13 +90,13 @@ void qkv_forward(const BlockContext&, const float* unit, const float* x, bool no
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
                   float* unit_gradient, float* workspace, const HeadGroup& heads = {});
-/// qkv_backward with `normed`, of all heads, in two parts. The first leaves in dq, dk, dv what the
-/// second takes, and adds only the gradients of qk_norm.
+/// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
+/// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
 void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
-                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dh,
-                        float* unit_gradient, float* workspace);
-void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const float* dq,
-                         const float* dk, const float* dv, float* unit_gradient);
+                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        float* dqkv, float* dh, float* unit_gradient, float* workspace);
+void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const float* dqkv,
+                         float* unit_gradient);
 
 /// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
 /// position p is visible to queries at positions >= p; masked tiles are skipped. Scale 1/sqrt(D).

@@ -238,30 +238,44 @@ int64_t qkv_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t 
 }
 
 void qkv_backward_input(const BlockContext& context, const float* unit, const float* h, int64_t n,
-                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dh,
-                        float* unit_gradient, float* workspace) {
+                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        float* dqkv, float* dh, float* unit_gradient, float* workspace) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, {});
+  const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
-    const auto backward = [&](const Part& part, float* dy, Into into) {
-      float* of_rows = dy + row * part.width();
-      backward_to_product(context, unit, part, h + row * d, rows, position0 + row, of_rows,
+    float* joint = dqkv + row * width;
+    const auto backward = [&](const Part& part, float* dy) {
+      float* from = dy + row * part.width();
+      float* to = joint + part.row;
+      backward_to_product(context, unit, part, h + row * d, rows, position0 + row, from,
                           unit_gradient, workspace);
-      backward_input(context, unit, part, of_rows, rows, into, dh + row * d);
+      for_rows(*context.pool, rows, part.width(), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          std::copy_n(from + i * part.width(), part.width(), to + i * width);
+        }
+      });
     };
-    backward(parts.q, dq, Into::write);
-    backward(parts.k, dk, Into::add);
-    backward(parts.v, dv, Into::add);
+    backward(parts.q, dq);
+    backward(parts.k, dk);
+    backward(parts.v, dv);
+    gemm_nn(*context.pool, rows, d, width, joint, width, unit + context.layer.qkv_weight, d,
+            Into::write, dh + row * d, d);
   }
 }
 
-void qkv_backward_weight(const BlockContext& context, const float* h, int64_t n, const float* dq,
-                         const float* dk, const float* dv, float* unit_gradient) {
-  const Parts parts = parts_of(context, {});
-  weight_gradients(context, parts.q, h, n, dq, unit_gradient);
-  weight_gradients(context, parts.k, h, n, dk, unit_gradient);
-  weight_gradients(context, parts.v, h, n, dv, unit_gradient);
+void qkv_backward_weight(const BlockContext& context, const float* h, int64_t n, const float* dqkv,
+                         float* unit_gradient) {
+  const ModelSpec& model = *context.model;
+  const LayerOffsets& at = context.layer;
+  const int64_t d = model.hidden;
+  const int64_t width = model.attention_width() + 2 * model.kv_width();
+  if (at.qkv_bias >= 0) {
+    add_column_sums(*context.pool, dqkv, n, width, unit_gradient + at.qkv_bias);
+  }
+  gemm_tn(*context.pool, width, d, n, dqkv, width, h, d, Into::add,
+          unit_gradient + at.qkv_weight, d);
 }
 
 }  // namespace longspan::cpu

@@ -182,7 +182,7 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, i
   }
 }
 
-// Replaces dy[n,width] by the gradient of one part's product, in T; adds that of its norm.
+// Replaces dy[n,width] by the gradient of one part's product; adds that of its norm.
 template <class T>
 void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
                                     int64_t position, float* dy, float* unit_gradient, T* before) {
@@ -192,14 +192,14 @@ void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h,
     head_norm_backward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps),
                        n * part.heads, model_.head_dim, before, dy, unit_gradient + part.norm);
   }
-  narrow_rows(queue_, T{}, dy, n, part.width());
 }
 
-// Adds the gradients of one part's weight and bias from that of its product, in T.
+// Adds the gradients of one part's weight and bias from that of its product, which is left in T.
 template <class T>
-void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, const float* dy,
+void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, float* dy,
                                  float* unit_gradient) {
   const int64_t d = model_.hidden;
+  narrow_rows(queue_, T{}, dy, n, part.width());
   const T* g = reinterpret_cast<const T*>(dy);
   const int64_t stride = narrowed_stride(T{}, part.width());
   part.for_runs([&](int64_t row, int64_t col) {
@@ -265,31 +265,35 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
 
 template <class T>
 void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0,
-                                   int64_t tile, float* dq, float* dk, float* dv, T* dh,
+                                   int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
                                    float* unit_gradient, T* workspace) {
   const int64_t d = model_.hidden;
   const Parts parts = parts_of({});
+  const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
-    const auto backward = [&](const Part& part, float* dy, bool add) {
-      float* of_rows = dy + row * part.width();
-      backward_to_product(unit, part, h + row * d, rows, position0 + row, of_rows, unit_gradient,
+    T* joint = dqkv + row * width;
+    const auto backward = [&](const Part& part, float* dy) {
+      float* from = dy + row * part.width();
+      backward_to_product(unit, part, h + row * d, rows, position0 + row, from, unit_gradient,
                           workspace);
-      backward_input(unit, part, of_rows, rows, add, dh + row * d);
+      copy_rows(queue_, from, part.width(), rows, part.width(), joint + part.row, width);
     };
-    backward(parts.q, dq, false);
-    backward(parts.k, dk, true);
-    backward(parts.v, dv, true);
+    backward(parts.q, dq);
+    backward(parts.k, dk);
+    backward(parts.v, dv);
+    gemm_nn(queue_, rows, d, width, joint, width, unit + at_.qkv_weight, d, Into::write,
+            dh + row * d, d);
   }
 }
 
 template <class T>
-void Blocks<T>::qkv_backward_weight(const T* h, int64_t n, const float* dq, const float* dk,
-                                    const float* dv, float* unit_gradient) {
-  const Parts parts = parts_of({});
-  weight_gradients(parts.q, h, n, dq, unit_gradient);
-  weight_gradients(parts.k, h, n, dk, unit_gradient);
-  weight_gradients(parts.v, h, n, dv, unit_gradient);
+void Blocks<T>::qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient) {
+  const int64_t d = model_.hidden, width = model_.attention_width() + 2 * model_.kv_width();
+  if (at_.qkv_bias >= 0) {
+    add_column_sums(queue_, dqkv, n, width, width, unit_gradient + at_.qkv_bias);
+  }
+  gemm_tn(queue_, width, d, n, dqkv, width, h, d, Into::add, unit_gradient + at_.qkv_weight, d);
 }
 
 // --- attention ---

@@ -33,13 +33,10 @@ class Blocks {
   void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);
-  /// Likewise.
   void qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0, int64_t tile,
-                          float* dq, float* dk, float* dv, T* dh, float* unit_gradient,
+                          float* dq, float* dk, float* dv, T* dqkv, T* dh, float* unit_gradient,
                           T* workspace);
-  /// Takes dq, dk, dv as qkv_backward_input() leaves them.
-  void qkv_backward_weight(const T* h, int64_t n, const float* dq, const float* dk, const float* dv,
-                           float* unit_gradient);
+  void qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
                          HeadRows rows);
@@ -77,7 +74,7 @@ class Blocks {
                     T* to);
   void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
                            int64_t position, float* dy, float* unit_gradient, T* before);
-  void weight_gradients(const Part& part, const T* h, int64_t n, const float* dy,
+  void weight_gradients(const Part& part, const T* h, int64_t n, float* dy,
                         float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);

@@ -213,13 +213,14 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.qkv_backward_input(b.whole<E>("params"), b.at<E>("h", index), own_chunk,
                                 first_own_token(p, index), tile(s.projection_tile, own_chunk),
                                 b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-                                b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
+                                b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"),
+                                b.whole<E>("workspace"));
       return true;
     }
     case OpKind::qkv_backward_weight: {
       const BoundOp<OpKind::qkv_backward_weight> b(p, op, pointers);
-      blocks.qkv_backward_weight(b.at<E>("h", index), own_chunk, b.heads<F>("dq"),
-                                 b.heads<F>("dk"), b.heads<F>("dv"), b.whole<F>("grads"));
+      blocks.qkv_backward_weight(b.at<E>("h", index), own_chunk, b.whole<E>("dqkv"),
+                                 b.whole<F>("grads"));
       return true;
     }
     case OpKind::norm_backward: {

@@ -279,13 +279,14 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
-      for (const int64_t n : {aq, g, g}) add.gemm(Kernel::gemm_nn, t, d, n);
+      add.elementwise(Kernel::add, t, aq + 2 * g);
+      add.gemm(Kernel::gemm_nn, t, d, aq + 2 * g);
       break;
     }
     case OpKind::qkv_backward_weight:
       add.tiles(chunk, 0);
       if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, chunk, aq + 2 * g);
-      for (const int64_t n : {aq, g, g}) add.gemm(Kernel::gemm_tn, n, d, chunk);
+      add.gemm(Kernel::gemm_tn, aq + 2 * g, d, chunk);
       break;
     case OpKind::attention_forward:
     case OpKind::attention_backward:

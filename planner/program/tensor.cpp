@@ -16,7 +16,7 @@ constexpr int64_t kShardAlignment = 64;  // elements
 constexpr Rows row_kind(Tensor tensor) {
   if (tensor >= Tensor::tokens_all && tensor <= Tensor::dv_all) return Rows::sequence;
   if (tensor >= Tensor::tokens && tensor <= Tensor::act) return Rows::block;
-  if (tensor >= Tensor::q && tensor <= Tensor::dv_own) return Rows::chunk;
+  if (tensor >= Tensor::q && tensor <= Tensor::dqkv) return Rows::chunk;
   return Rows::none;
 }
 
@@ -127,6 +127,7 @@ std::string_view name_of(Tensor tensor) {
                                                "dq",
                                                "dk",
                                                "dv",
+                                               "dqkv",
                                                "qkv workspace",
                                                "attention workspace",
                                                "mlp workspace",
@@ -244,12 +245,14 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(kv_own_width * element, {k_own, v_own});
   rows(q_own_width * f32, {dq_own});
   rows(kv_own_width * f32, {dk_own, dv_own});
+  rows((attention + 2 * model.kv_width()) * element, {dqkv});
 
   if (!model.attention) {
     for (const Tensor t :
          {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,    y,
           o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta, delta_heads,
-          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own}) {
+          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own,
+          dqkv}) {
       at(t) = table.row[static_cast<int>(t)] = 0;
     }
   }

@@ -94,6 +94,7 @@ enum class Tensor : uint8_t {
   dq_own,  // float32 [c/U, A*U/P]
   dk_own,
   dv_own,  // float32 [c/U, G*U/P], at most G
+  dqkv,    // [c/U, A+2G] gradients of the products, kept for those of weights
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,

@@ -300,6 +300,10 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
       {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
        op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
   builder_.release(workspace);
+  release_gradients(d);
+}
+
+void StepLowering::release_gradients(const Projections& d) {
   builder_.release(d.q);
   // Resident gradients of keys and values stay for later chunks.
   if (d.k >= 0 && (parts_kv_gradients() || exchanges_heads())) {
@@ -399,18 +403,10 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     if (i + ahead() < end) project_back(i + ahead());
   }
   for (int i = std::min(first + ahead(), end) - 1; i >= first; --i) project_back(i);
-  if (!parts_kv()) release_resident(layer, d_all);
-}
-
-void StepLowering::release_resident(int layer, const Projections& d) {
-  if (defers_weights_ && !exchanges_heads()) {
-    LayerForWeights& kept = for_weights_[layer];
-    kept.dk_all = builder_.park(d.k, until_weights(s_.qkv, layer));
-    kept.dv_all = builder_.park(d.v, until_weights(s_.qkv, layer));
-    return;
+  if (!parts_kv()) {
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
   }
-  builder_.release(d.k);
-  builder_.release(d.v);
 }
 
 // A block's output gradients are freed when all of its chunks have been queries.
@@ -524,7 +520,10 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
     if (j >= ahead()) project_back(j - ahead());
   }
   for (int j = std::max(0, chunks_ - ahead()); j < chunks_; ++j) project_back(j);
-  if (!streams_kv()) release_resident(layer, d_all);
+  if (!streams_kv()) {
+    builder_.release(d_all.k);
+    builder_.release(d_all.v);
+  }
 }
 
 void StepLowering::embedding_backward() {

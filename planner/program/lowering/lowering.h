@@ -30,11 +30,10 @@ struct LayerForWeights {
   std::vector<Parked> h, o, dy;                 // per block: attention; dy is of its output
   std::vector<Parked> h_mlp, inner, act, next;  // per block: the MLP; next is of its output, and
                                                 // `inner` is the gradient
-  std::vector<Parked> dq, dk, dv;               // per chunk
-  Parked dk_all, dv_all;                        // if they are resident
+  std::vector<Parked> dqkv;                     // per chunk
   void resize(int blocks, int chunks) {
     for (auto* per_block : {&h, &o, &dy, &h_mlp, &inner, &act, &next}) per_block->resize(blocks);
-    for (auto* per_chunk : {&dq, &dk, &dv}) per_chunk->resize(chunks);
+    dqkv.resize(chunks);
   }
 };
 
@@ -175,6 +174,9 @@ class StepLowering {
   void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
                           bool first_dq, bool first_dkv, const Projections& p,
                           const OutputGradient& g, const Projections& d);
+  /// Frees them when the projection's backward has used them, except resident ones of keys and
+  /// values.
+  void release_gradients(const Projections& d);
   /// Gradients of a chunk's projections, in own tokens; frees exchanged ones unless resident.
   Projections own_gradients(int layer, int chunk, const Projections& d);
   void recompute_norm(int layer, int block, BackwardBlock& b);
@@ -182,8 +184,6 @@ class StepLowering {
   /// The backward of a block's MLP, from the tensors that its forward saved. Returns the gradient
   /// of y, which is `dx` unless that stays for the gradients of weights.
   BufferId mlp_backward(int layer, int block, BufferId y, BufferId dx);
-  /// Frees the gradients of resident keys and values.
-  void release_resident(int layer, const Projections& d);
   /// Frees the gradient from the next layer.
   void drop_gradient(int block);
   void close_backward(int layer, int block, BackwardBlock& b);
@@ -197,8 +197,7 @@ class StepLowering {
   void close_backward_input(int layer, int block, BackwardBlock& b);
   void backward_weight();
   void layer_backward_weight(int layer);
-  /// `d`: gradients of resident keys and values, if there are.
-  void block_backward_weight(int layer, int block, Projections d);
+  void block_backward_weight(int layer, int block);
   void drop_fetched(const Parked& parked, BufferId fetched);
   /// Where a tensor stays until the gradients of weights: by the policy of the one it replaces.
   Saved until_weights(const SavedPolicy& policy, int layer) const {

@@ -153,7 +153,8 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
     backward_projection(layer, i, b, own_gradients(layer, i, {d[i].q, home.k, home.v}));
     if ((i + 1) % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
   }
-  release_resident(layer, home);
+  builder_.release(home.k);
+  builder_.release(home.v);
 }
 
 void StepLowering::ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q) {

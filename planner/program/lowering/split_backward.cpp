@@ -61,17 +61,15 @@ void StepLowering::project_out_backward_input(int layer, int block, BackwardBloc
 void StepLowering::projection_backward_input(int layer, int chunk, const BackwardBlock& b,
                                              const Projections& d) {
   const int unit = unit_of_layer(layer);
+  const BufferId dqkv = device(Tensor::dqkv, layer, chunk);
   const BufferId workspace = device(Tensor::ws_qkv_backward_input, layer, chunk);
-  builder_.compute(shape(OpKind::qkv_backward_input), layer, chunk,
-                   {in(parameters(unit)), in(b.h), inout(d.q), inout(d.k), inout(d.v), out(b.dh),
-                    program_.model.qk_norm ? inout(gradients(unit)) : Operand{}, out(workspace)});
+  builder_.compute(
+      shape(OpKind::qkv_backward_input), layer, chunk,
+      {in(parameters(unit)), in(b.h), inout(d.q), inout(d.k), inout(d.v), out(dqkv), out(b.dh),
+       program_.model.qk_norm ? inout(gradients(unit)) : Operand{}, out(workspace)});
   builder_.release(workspace);
-  LayerForWeights& kept = for_weights_[layer];
-  const Saved where = until_weights(s_.qkv, layer);
-  kept.dq[chunk] = builder_.park(d.q, where);
-  if (!parts_kv_gradients() && !exchanges_heads()) return;  // see release_resident()
-  kept.dk[chunk] = builder_.park(d.k, where);
-  kept.dv[chunk] = builder_.park(d.v, where);
+  release_gradients(d);
+  for_weights_[layer].dqkv[chunk] = builder_.park(dqkv, until_weights(s_.qkv, layer));
 }
 
 void StepLowering::close_backward_input(int layer, int block, BackwardBlock& b) {
@@ -98,22 +96,11 @@ void StepLowering::backward_weight() {
 }
 
 void StepLowering::layer_backward_weight(int layer) {
-  LayerForWeights& kept = for_weights_[layer];
-  const bool resident = !kept.dk_all.empty();
-  Projections d;
-  if (resident) {
-    d.k = builder_.fetch(kept.dk_all);
-    d.v = builder_.fetch(kept.dv_all);
-  }
-  for (int block = blocks_ - 1; block >= 0; --block) block_backward_weight(layer, block, d);
-  if (resident) {
-    drop_fetched(kept.dk_all, d.k);
-    drop_fetched(kept.dv_all, d.v);
-  }
+  for (int block = blocks_ - 1; block >= 0; --block) block_backward_weight(layer, block);
   finish_gradients(unit_of_layer(layer));
 }
 
-void StepLowering::block_backward_weight(int layer, int block, Projections d) {
+void StepLowering::block_backward_weight(int layer, int block) {
   LayerForWeights& kept = for_weights_[layer];
   const BufferId grads = gradients(unit_of_layer(layer));
   const bool tensor = is_tensor_parallel();
@@ -154,20 +141,12 @@ void StepLowering::block_backward_weight(int layer, int block, Projections d) {
   drop_fetched(kept.o[block], o);
 
   const Rows h = take(kept.h[block], Tensor::h_own, Tensor::h);
-  const bool resident = d.k >= 0;
   for (int chunk = (block + 1) * chunks_per_block_ - 1; chunk >= block * chunks_per_block_;
        --chunk) {
-    d.q = builder_.fetch(kept.dq[chunk]);
-    if (!resident) {
-      d.k = builder_.fetch(kept.dk[chunk]);
-      d.v = builder_.fetch(kept.dv[chunk]);
-    }
+    const BufferId dqkv = builder_.fetch(kept.dqkv[chunk]);
     builder_.compute(shape(OpKind::qkv_backward_weight), layer, chunk,
-                     {in(h.all), in(d.q), in(d.k), in(d.v), inout(grads)});
-    drop_fetched(kept.dq[chunk], d.q);
-    if (resident) continue;
-    drop_fetched(kept.dk[chunk], d.k);
-    drop_fetched(kept.dv[chunk], d.v);
+                     {in(h.all), in(dqkv), inout(grads)});
+    drop_fetched(kept.dqkv[chunk], dqkv);
   }
   leave(kept.h[block], h);
 }
