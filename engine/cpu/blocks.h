@@ -147,9 +147,9 @@ void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false);
-/// The backward of the MLP alone, without norm and residual, in two parts. The first writes dh[n,d],
-/// the gradient of norm2's output, and leaves for the second the activations act[n,F] and, in place
-/// of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again.
+/// The backward of the MLP alone, without norm and residual, in two parts. The first writes
+/// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
+/// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again.
 void mlp_backward_input(const BlockContext&, const float* unit, const float* h, const float* dy,
                         int64_t n, int64_t tile, float* inner, float* act, float* dh,
                         float* workspace);

@@ -274,8 +274,8 @@ void qkv_backward_weight(const BlockContext& context, const float* h, int64_t n,
   if (at.qkv_bias >= 0) {
     add_column_sums(*context.pool, dqkv, n, width, unit_gradient + at.qkv_bias);
   }
-  gemm_tn(*context.pool, width, d, n, dqkv, width, h, d, Into::add,
-          unit_gradient + at.qkv_weight, d);
+  gemm_tn(*context.pool, width, d, n, dqkv, width, h, d, Into::add, unit_gradient + at.qkv_weight,
+          d);
 }
 
 }  // namespace longspan::cpu

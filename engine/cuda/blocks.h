@@ -25,8 +25,8 @@ class Blocks {
   void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
                       float* unit_gradient);
   void norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h);
-  void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n,
-                     const T* more, T* dx, float* unit_gradient);
+  void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, const T* more,
+                     T* dx, float* unit_gradient);
   void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                    int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
   /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
@@ -72,10 +72,9 @@ class Blocks {
   void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
   void forward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
                     T* to);
-  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
-                           int64_t position, float* dy, float* unit_gradient, T* before);
-  void weight_gradients(const Part& part, const T* h, int64_t n, float* dy,
-                        float* unit_gradient);
+  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
+                           float* dy, float* unit_gradient, T* before);
+  void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
   void inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner);

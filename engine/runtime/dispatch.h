@@ -210,11 +210,10 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::qkv_backward_input: {
       const BoundOp<OpKind::qkv_backward_input> b(p, op, pointers);
-      blocks.qkv_backward_input(b.whole<E>("params"), b.at<E>("h", index), own_chunk,
-                                first_own_token(p, index), tile(s.projection_tile, own_chunk),
-                                b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-                                b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"),
-                                b.whole<E>("workspace"));
+      blocks.qkv_backward_input(
+          b.whole<E>("params"), b.at<E>("h", index), own_chunk, first_own_token(p, index),
+          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
+          b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::qkv_backward_weight: {

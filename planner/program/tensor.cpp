@@ -249,10 +249,9 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
 
   if (!model.attention) {
     for (const Tensor t :
-         {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,    y,
-          o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta, delta_heads,
-          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own,
-          dqkv}) {
+         {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,     y,
+          o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta,  delta_heads,
+          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own, dqkv}) {
       at(t) = table.row[static_cast<int>(t)] = 0;
     }
   }

@@ -53,13 +53,27 @@ const std::vector<Case> kSliced = {
 
 // Families that do the gradients of weights later.
 const std::vector<Case> kSplit = {
-    {"zb-h1", 2, 1, 3},          {"zb-h1", 4, 1, 6},       {"zb-h1", 8, 1, 8},
-    {"zb-h2", 2, 1, 4},          {"zb-h2", 3, 1, 5},       {"zb-auto", 4, 1, 5},
-    {"interleaved-zb", 2, 2, 4}, {"zb-v", 2, 2, 4},        {"zb-v", 4, 2, 8},
-    {"zb-v-static", 2, 2, 4},    {"zb-v-static", 3, 2, 6}, {"v-half", 2, 2, 4},
-    {"v-half", 4, 2, 6},         {"v-min", 2, 2, 4},       {"v-min", 3, 2, 5},
-    {"v-adaptive", 2, 2, 3},     {"v-adaptive", 4, 2, 6},  {"gis", 2, 2, 4},
-    {"gis", 4, 2, 8},            {"gis-h", 4, 2, 4},       {"dualpipe-v", 2, 2, 4},
+    {"zb-h1", 2, 1, 3},
+    {"zb-h1", 4, 1, 6},
+    {"zb-h1", 8, 1, 8},
+    {"zb-h2", 2, 1, 4},
+    {"zb-h2", 3, 1, 5},
+    {"zb-auto", 4, 1, 5},
+    {"interleaved-zb", 2, 2, 4},
+    {"zb-v", 2, 2, 4},
+    {"zb-v", 4, 2, 8},
+    {"zb-v-static", 2, 2, 4},
+    {"zb-v-static", 3, 2, 6},
+    {"v-half", 2, 2, 4},
+    {"v-half", 4, 2, 6},
+    {"v-min", 2, 2, 4},
+    {"v-min", 3, 2, 5},
+    {"v-adaptive", 2, 2, 3},
+    {"v-adaptive", 4, 2, 6},
+    {"gis", 2, 2, 4},
+    {"gis", 4, 2, 8},
+    {"gis-h", 4, 2, 4},
+    {"dualpipe-v", 2, 2, 4},
 };
 
 StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
@@ -168,9 +182,9 @@ TEST_CASE("one rank does all layers of a slice before the next slice") {
 }
 
 TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
-  for (const Case& c : {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4},
-                        Case{"seq1f1b", 3, 1, 2, 2}, Case{"bfs", 2, 2, 4},
-                        Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
+  for (const Case& c :
+       {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
+        Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
     step.sequence = 16 * c.slices;

@@ -131,8 +131,7 @@ void norm_forward(const Queue& queue, NormKind kind, NormTensors<const T> parame
 
 template <class T>
 void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> parameters, const T* x,
-                   const T* dh, int64_t n, const T* more, T* dx,
-                   NormTensors<float> gradients) {
+                   const T* dh, int64_t n, const T* more, T* dx, NormTensors<float> gradients) {
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   const int64_t d = kind.width;
   const bool packs = in_packs({d}, {x, dh, more, dx, parameters.weight});

@@ -374,9 +374,9 @@ class StepLowering {
   bool defers_weights_ = false;  // it is a backward for inputs
   int microbatch_ = 0, slice_ = 0;
   BufferId tokens_all_ = -1;
-  std::vector<Parked> residual_;   // per block: x of the next layer
-  std::vector<Parked> gradient_;   // per block: dx of the next layer in the backward
-  std::vector<LayerSaved> saved_;  // per layer
+  std::vector<Parked> residual_;              // per block: x of the next layer
+  std::vector<Parked> gradient_;              // per block: dx of the next layer in the backward
+  std::vector<LayerSaved> saved_;             // per layer
   std::vector<LayerForWeights> for_weights_;  // likewise
 
   // States, per unit.

@@ -12,8 +12,7 @@ BufferId StepLowering::mlp_backward_input(int layer, int block, BufferId y, Buff
   Parked& saved_inner = saved_[layer].inner[block];
   const bool tensor = is_tensor_parallel(), given = !saved_inner.empty();
   const BufferId own = own_norm(layer, block, y, true);
-  const BufferId inner =
-      given ? builder_.fetch(saved_inner) : device(Tensor::inner, layer, block);
+  const BufferId inner = given ? builder_.fetch(saved_inner) : device(Tensor::inner, layer, block);
   BufferId h = -1;
   if (!given) h = tensor ? gather(layer, block, own, Tensor::h_own, Tensor::h) : own;
   const BufferId all = tensor ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
@@ -47,9 +46,9 @@ void StepLowering::project_out_backward_input(int layer, int block, BackwardBloc
   const bool tensor = is_tensor_parallel();
   const BufferId all = tensor ? gather(layer, block, b.dx, Tensor::dx, Tensor::dx_all) : b.dx;
   b.out.d_o = device(Tensor::d_o, layer, block);
-  builder_.compute(shape(OpKind::out_backward_input), layer, block,
-                   {in(parameters(unit_of_layer(layer))), in(all), in(o), out(b.out.d_o),
-                    out(b.out.delta)});
+  builder_.compute(
+      shape(OpKind::out_backward_input), layer, block,
+      {in(parameters(unit_of_layer(layer))), in(all), in(o), out(b.out.d_o), out(b.out.delta)});
   if (tensor) builder_.release(all);
   Parked& saved_o = saved_[layer].o[block];
   if (saved_o.empty()) saved_o.device = o;
