@@ -25,7 +25,10 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
 void StepLowering::run() {
   create_states();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
+  program_.actions = rank_.actions;
+  int number = 0;
   for (const Action& action : rank_.actions) {
+    builder_.set_action(number++);
     if (has_microbatch(action.kind)) begin(action);
     switch (action.kind) {
       case ActionKind::forward:
