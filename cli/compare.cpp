@@ -92,7 +92,7 @@ void compare_pipeline(const Plan& plan, Comparison& result) {
   for (const Op& op : program.ops) alone.spans.push_back({0, durations[op.shape]});
   result.kinds = compare_kinds(program, alone, result.measured);
 
-  const std::vector<double>& busy = result.measured.compute_seconds;
+  const std::vector<double>& busy = result.measured.busy_seconds;
   const size_t stages = step.ranks.size(), of_stage = busy.size() / stages;
   if (of_stage == 0) {
     throw bad_input("the run has no figures of {} ranks; run the plan again", stages);

@@ -72,11 +72,11 @@ double RunRecorder::step_seconds() const {
 
 double RunRecorder::overlapped_copy_seconds() const { return median_step(overlaps_); }
 
-std::vector<double> RunRecorder::compute_seconds() const {
+std::vector<double> RunRecorder::busy_seconds() const {
   std::vector<double> result;
-  for (size_t rank = 0; rank < steps_.back().compute_seconds.size(); ++rank) {
+  for (size_t rank = 0; rank < steps_.back().busy_seconds.size(); ++rank) {
     std::vector<double> seconds;
-    for (const StepReport& step : steps_) seconds.push_back(step.compute_seconds[rank]);
+    for (const StepReport& step : steps_) seconds.push_back(step.busy_seconds[rank]);
     result.push_back(median_step(seconds));
   }
   return result;
@@ -140,8 +140,8 @@ RunRecord read_run_record(const std::filesystem::path& path) {
   if (measured.has("ranks")) {
     for (const Json& rank : measured.at("ranks")) {
       const Reader reader(rank, path.string() + ": measured: ranks");
-      if (reader.has("compute_seconds")) {
-        record.compute_seconds.push_back(reader.number("compute_seconds"));
+      if (reader.has("busy_seconds")) {
+        record.busy_seconds.push_back(reader.number("busy_seconds"));
       }
     }
   }

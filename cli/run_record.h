@@ -23,7 +23,7 @@ class RunRecorder {
 
   double step_seconds() const;                            // median
   double overlapped_copy_seconds() const;                 // median
-  std::vector<double> compute_seconds() const;            // median of each rank
+  std::vector<double> busy_seconds() const;               // median of each rank
   std::array<double, kOpKindCount> kind_seconds() const;  // median of each kind
   std::array<int64_t, kTierCount> peak_bytes() const;     // largest of all steps
 
@@ -44,7 +44,7 @@ struct RunRecord {
   double overlapped_copy_seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   std::map<std::string, double> kind_seconds;  // of rank 0
-  std::vector<double> compute_seconds;         // of each rank
+  std::vector<double> busy_seconds;            // of each rank
 };
 /// Throws bad_input naming the file and the key.
 RunRecord read_run_record(const std::filesystem::path& path);

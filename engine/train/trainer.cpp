@@ -69,7 +69,7 @@ struct RankFigures {
   double seconds = 0;
   std::array<int64_t, kTierCount> peak_bytes{};
   Traffic traffic;
-  double compute_seconds = 0;
+  double busy_seconds = 0;
 };
 
 std::vector<RankFigures> exchange_figures(Communicator* comm, const RankFigures& own) {
@@ -169,13 +169,13 @@ StepReport Trainer::step() {
        exchange_figures(s.comm, {s.timeline.step_seconds,
                                  s.executor.high_water_bytes(),
                                  {s.sent_bytes, sent},
-                                 s.timeline.busy_seconds[static_cast<size_t>(Stream::compute)]})) {
+                                 seconds_in_passes(s.executor.program(), s.timeline)})) {
     worst.seconds = std::max(worst.seconds, rank.seconds);
     for (int tier = 0; tier < kTierCount; ++tier) {
       worst.peak_bytes[tier] = std::max(worst.peak_bytes[tier], rank.peak_bytes[tier]);
     }
     report.traffic.push_back(rank.traffic);
-    report.compute_seconds.push_back(rank.compute_seconds);
+    report.busy_seconds.push_back(rank.busy_seconds);
   }
   report.measured = prediction_of(plan, worst.seconds, worst.peak_bytes);
   return report;

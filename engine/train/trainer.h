@@ -38,8 +38,8 @@ struct StepReport {
   double learning_rate = 0;
   Prediction measured;  // measured counterparts of the plan's prediction: the time of the slowest
                         // rank; for each tier, the largest high-water mark of any rank
-  std::vector<Traffic> traffic;         // of each rank
-  std::vector<double> compute_seconds;  // of each rank: while its compute stream runs ops
+  std::vector<Traffic> traffic;      // of each rank
+  std::vector<double> busy_seconds;  // of each rank: seconds_in_passes()
 };
 
 struct TrainerOptions {

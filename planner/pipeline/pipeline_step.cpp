@@ -45,18 +45,30 @@ double message_seconds(const StepRequest& request, const CostModel& cost, double
 }
 
 // The memory of a microbatch on every stage, in units of that on a layer of the kind that keeps
-// most; `kept`: the other kinds relative to it.
+// most; `kept`: the other kinds relative to it; `for_weights`: from I to W, of each kind, relative
+// to that from F to I.
 std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
-                                          const std::vector<double>& kept) {
+                                          const std::vector<double>& kept,
+                                          const std::vector<double>& for_weights) {
   const Pipeline& p = programs.pipeline();
   std::vector<StageMemory> memory;
   for (int64_t stage = 0; stage < p.stages * p.virtual_stages; ++stage) {
-    const double share =
-        sum_over(layers_on_stage(programs, stage), [&](size_t k) { return kept[k]; });
-    const int64_t parts = std::llround(static_cast<double>(kMicrobatchUnits * p.slices) * share);
-    memory.push_back({.activations = parts, .for_weights = parts});
+    const LayersByKind layers = layers_on_stage(programs, stage);
+    const auto units = [&](auto&& of_layer) {
+      return std::llround(static_cast<double>(kMicrobatchUnits * p.slices) *
+                          sum_over(layers, of_layer));
+    };
+    memory.push_back({.activations = units([&](size_t k) { return kept[k]; }),
+                      .for_weights = units([&](size_t k) { return kept[k] * for_weights[k]; })});
   }
   return memory;
+}
+
+// The same memory as schedules arrange themselves within: W holds what F has saved. They do not
+// expect that the gradients of inputs make it more.
+std::vector<StageMemory> memory_to_arrange(const StagePrograms& programs,
+                                           const std::vector<double>& kept) {
+  return memory_of_stages(programs, kept, std::vector<double>(kept.size(), 1));
 }
 
 // The schedule's costs in seconds.
@@ -64,18 +76,15 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
                        const LayerAndEndTimes& t, const CostModel& cost) {
   const Pipeline& p = programs.pipeline();
   const int64_t count = p.stages * p.virtual_stages;
-  const ModelFlops flops = model_flops(request.model, request.sequence);
-  const double dense = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
   const bool cut = cuts_vocabulary(p);
   ScheduleCosts costs;
   costs.times.clear();
   for (int64_t stage = 0; stage < count; ++stage) {
     const LayersByKind layers = layers_on_stage(programs, stage);
     const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
-    // Gradients of weights take as many products as the forward has with them.
     StageTimes times;
     times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
-    times.weight = std::min(dense * times.forward, backward);
+    times.weight = sum_over(layers, [&](size_t k) { return t.layer[k].weights; });
     times.input = backward - times.weight;
     times.recompute = times.forward;
     if (stage == 0 && !cut) {
@@ -178,7 +187,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   const std::vector<double> kept = memory.kept_parts();
   // The lists of ranks are fixed, so memory does not depend on times.
   ScheduleCosts costs;
-  costs.memory = memory_of_stages(programs, kept);
+  costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights());
   costs.shares = pipeline_shares(request);
   const ScheduleTiming timing = simulate(schedule, costs);
   const RanksShares shares(programs, schedule);
@@ -190,12 +199,24 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
   const Pipeline& p = request.strategy.parallel.pipeline;
+  // The gradients of weights may come later, of whole sequences and of all heads at once.
+  const bool may_split = p.slices == 1 && request.strategy.head_groups == 1;
+  const auto can_be_lowered = [&](const Action& action) {
+    switch (action.kind) {
+      case ActionKind::forward:
+      case ActionKind::backward:
+      case ActionKind::optimizer:
+        return true;
+      case ActionKind::backward_input:
+      case ActionKind::backward_weight:
+        return may_split;
+      default:
+        return false;
+    }
+  };
   return request.model.uniform() && !p.equal_work && ranks_that_share(p) == 0 &&
-         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
-             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
-                    action.kind == ActionKind::optimizer;
-           });
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
+           return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });
 }
 
@@ -216,7 +237,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
   ScheduleRequest wanted = schedule_request(request);
   wanted.costs = costs_of(request, programs, times, cost);
-  wanted.costs.memory = memory_of_stages(programs, kept);
+  wanted.costs.memory = memory_to_arrange(programs, kept);
   int64_t of_all_stages = 0;
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
@@ -225,6 +246,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   const Schedule& schedule = step.schedule;
   check_split(schedule, request.strategy);
   step.linked = link(schedule);
+  wanted.costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights());
   step.timing = simulate(schedule, step.linked, wanted.costs);
   const ScheduleTiming& timing = step.timing;
 

@@ -51,6 +51,8 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     const StepRequest& slice = programs.slice(kind);
     const TensorBytes bytes = bytes_of(slice);
     Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes, slices)});
+    own.for_weights =
+        bytes_for_weights(slice.model, lengths_of(slice.strategy, slice.sequence), bytes);
     const TierBytes states = unit_states(slice, bytes, microbatches_, {1});
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
@@ -84,6 +86,18 @@ std::vector<double> RankBytes::kept_parts() const {
   }
   const double most = *std::max_element(parts.begin(), parts.end());
   for (double& part : parts) part = most > 0 ? part / most : 1;
+  return parts;
+}
+
+std::vector<double> RankBytes::parts_for_weights() const {
+  std::vector<double> parts;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const TierBytes& kept = kinds_[kind].slices.kept();
+    const int64_t until_input = std::accumulate(kept.begin(), kept.end(), int64_t{0});
+    const int64_t all = programs_.layers(kind) * kinds_[kind].for_weights;
+    parts.push_back(static_cast<double>(all) /
+                    static_cast<double>(std::max<int64_t>(1, until_input)));
+  }
   return parts;
 }
 

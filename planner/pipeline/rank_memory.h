@@ -28,6 +28,10 @@ class RankBytes {
   /// keeps most.
   std::vector<double> kept_parts() const;
 
+  /// Bytes that a layer of each kind keeps of a microbatch from I to W, relative to those from F to
+  /// I.
+  std::vector<double> parts_for_weights() const;
+
   /// The peak with `held` microbatches in flight on the rank's own layers. `passing`: hidden states
   /// that pass by the rank's layers, in sequences.
   std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
@@ -38,6 +42,7 @@ class RankBytes {
     SlicesInFlight slices;                     // of all layers of its program
     std::array<double, kTierCount> lasting{};  // of a layer: states, and one slice's saved tensors
     std::array<double, kTierCount> passing{};  // while layers run
+    int64_t for_weights = 0;                   // of a layer, on all tiers
   };
 
   StagePrograms& programs_;

@@ -76,6 +76,7 @@ void ProgramBuilder::fill(Op& op, const OpShape& shape, int layer, int index, St
   op.layer = layer;
   op.index = index;
   op.microbatch = microbatch_;
+  op.action = action_;
   op.head_group = head_group_;
   unsigned reads = 0, writes = 0;
   for (const Operand& operand : operands) {

@@ -142,6 +142,8 @@ class ProgramBuilder {
   void release_after_window(BufferId buffer);
 
   void set_microbatch(int microbatch) { microbatch_ = microbatch; }
+  /// Sets Op::action of later ops.
+  void set_action(int action) { action_ = action; }
   /// Sets Op::head_group of later ops.
   void set_head_group(int group) { head_group_ = group; }
   /// Writes the queued ops and ends the open lifetimes. Call once.
@@ -184,7 +186,7 @@ class ProgramBuilder {
   Program& program_;
   LifetimeWatcher* watcher_;
   bool with_ops_;  // ops are needed, in the list or by the watcher
-  int microbatch_ = 0;
+  int microbatch_ = 0, action_ = -1;
   int head_group_ = 0;
   int32_t ops_ = 0;
   Fifo<Item> queue_;

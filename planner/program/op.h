@@ -30,9 +30,15 @@ enum class OpKind : uint8_t {
   residual_forward,
   loss,
   mlp_backward,
+  mlp_backward_input,
+  mlp_backward_weight,
   out_backward,
+  out_backward_input,
+  out_backward_weight,
   attention_backward,
   qkv_backward,
+  qkv_backward_input,
+  qkv_backward_weight,
   norm_backward,
   residual_backward,
   embed_backward,
@@ -112,6 +118,7 @@ struct Op {
   int32_t head_group = 0;   // of attention and the ops around it
   int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is
   int32_t peer = -1;        // likewise: the place of the other stage's mesh in the pipeline
+  int32_t action = -1;      // its place in Program::actions
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent
 
   bool has(int operand) const { return operand < operand_count && operands[operand] >= 0; }

@@ -56,6 +56,7 @@ struct Program {
   Lengths lengths;
   Place place;                      // of this program's rank
   std::vector<StageLayers> stages;  // of a rank of a pipeline
+  std::vector<Action> actions;      // that the ops belong to
   DType dtype = DType::float32;
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;

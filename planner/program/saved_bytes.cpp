@@ -58,6 +58,16 @@ std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
                      request.strategy.parallel.pipeline.slices);
 }
 
+int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths,
+                          const TensorBytes& bytes) {
+  const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
+  const int64_t h = unit(lengths.tensor > 1 ? Tensor::h_own : Tensor::h);
+  int64_t of_block = h + unit(Tensor::dx) + unit(Tensor::inner) + unit(Tensor::act);
+  if (!model.attention) return lengths.blocks() * of_block;
+  of_block += h + unit(Tensor::dx) + unit(Tensor::o);
+  return lengths.blocks() * of_block + lengths.chunks() * unit(Tensor::dqkv);
+}
+
 int64_t loss_bytes(const ModelSpec& model, const Strategy& s, const TensorBytes& bytes,
                    int64_t workspace) {
   const bool gathers = s.parallel.shards() > 1 && s.parallel.zero == 3;

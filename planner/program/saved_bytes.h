@@ -17,6 +17,10 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
 /// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
 
+/// Bytes, with arena alignment, that a layer keeps from the gradients of its inputs to those of its
+/// weights, on all tiers together.
+int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths, const TensorBytes& bytes);
+
 /// Device bytes, with arena alignment, of the operands of a block's loss without hidden states and
 /// without states that stay: the workspace, and the output layer's gradients and loaded or gathered
 /// parameters. `workspace`: that of the strategy's tile.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 
 namespace longspan {
 
@@ -11,6 +12,30 @@ std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const T
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const Span& span = timeline.spans[i];
     seconds[static_cast<int>(program.ops[i].kind)] += span.end - span.start;
+  }
+  return seconds;
+}
+
+std::vector<Span> action_spans(const Program& program, const Timeline& timeline) {
+  std::vector<Span> spans(program.actions.size(), {std::numeric_limits<double>::infinity(), 0});
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const Op& op = program.ops[i];
+    if (op.action < 0 || op.stream != Stream::compute || is_message(op.kind)) continue;
+    Span& span = spans[static_cast<size_t>(op.action)];
+    span.start = std::min(span.start, timeline.spans[i].start);
+    span.end = std::max(span.end, timeline.spans[i].end);
+  }
+  for (Span& span : spans) {
+    if (span.start > span.end) span = {};
+  }
+  return spans;
+}
+
+double seconds_in_passes(const Program& program, const Timeline& timeline) {
+  const std::vector<Span> spans = action_spans(program, timeline);
+  double seconds = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (is_compute(program.actions[i].kind)) seconds += spans[i].end - spans[i].start;
   }
   return seconds;
 }

@@ -8,11 +8,14 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "base/median.h"
 #include "base/processors.h"
+#include "engine/comm/collectives.h"
 #include "engine/profile/profile.h"
 #include "planner/cost/cost_model.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan::bench {
@@ -129,7 +132,10 @@ PlanSteps::PlanSteps(const PlanCase& c, Communicator* comm, int threads)
 
 void PlanSteps::step() {
   const ProcessorTime before = processor_time();
-  const double seconds = trainer_->step().measured.step_seconds;
+  const StepReport report = trainer_->step();
+  const double seconds = report.measured.step_seconds;
+  const std::vector<double>& busy = report.busy_seconds;
+  const double all_busy = std::accumulate(busy.begin(), busy.end(), 0.0);
   const ProcessorTime after = processor_time();
   const double own = after.own - before.own;
   const Program& program = trainer_->executor().program();
@@ -137,23 +143,42 @@ void PlanSteps::step() {
                     .others = std::max(0.0, (after.all - before.all - own) / seconds),
                     .own = own / threads_,
                     .hidden = hidden_share(program, trainer_->last_timeline()),
+                    .bubble = 1 - all_busy / (static_cast<double>(busy.size()) * seconds),
                     .kinds = seconds_by_kind(program, trainer_->last_timeline())});
 }
 
 Outcome PlanSteps::outcome(const HardwareProfile& hw) const {
   Outcome outcome;
   const Program& program = trainer_->executor().program();
-  const CostModel cost(hw, plan_.dtype);
-  const Timeline expected =
-      simulate(program, lay_out(program), cost.durations(program), cost.interference());
-  outcome.predicted = expected.step_seconds;
-  outcome.predicted_kinds = seconds_by_kind(program, expected);
+  if (plan_.strategy.parallel.has_pipeline()) {
+    Plan plan = plan_;
+    plan.hardware = hw;
+    const PipelineStep step = pipeline_step(plan);
+    outcome.predicted = step.whole.step_seconds;
+    double busy = 0;
+    for (const PipelineRank& rank : step.ranks) busy += rank.busy_seconds;
+    outcome.predicted_bubble =
+        1 - busy / (static_cast<double>(step.ranks.size()) * outcome.predicted);
+    // Each op alone.
+    const CostModel cost(hw, plan_.dtype);
+    const std::vector<double> durations = cost.durations(program);
+    Timeline alone;
+    for (const Op& op : program.ops) alone.spans.push_back({0, durations[op.shape]});
+    outcome.predicted_kinds = seconds_by_kind(program, alone);
+  } else {
+    const CostModel cost(hw, plan_.dtype);
+    const Timeline expected =
+        simulate(program, lay_out(program), cost.durations(program), cost.interference());
+    outcome.predicted = expected.step_seconds;
+    outcome.predicted_kinds = seconds_by_kind(program, expected);
+  }
   const auto over_steps = [&](auto&& value) {
     std::vector<double> values;
     for (const Step& step : steps_) values.push_back(value(step));
     return median(values);
   };
   outcome.measured = over_steps([](const Step& step) { return step.seconds; });
+  outcome.measured_bubble = over_steps([](const Step& step) { return step.bubble; });
   outcome.hidden = over_steps([](const Step& step) { return step.hidden; });
   outcome.others = over_steps([](const Step& step) { return step.others; });
   outcome.own = over_steps([](const Step& step) { return step.own; });
@@ -178,6 +203,29 @@ HardwareProfile measure_in_turns(double seconds, int rounds, const std::function
   while (taken < rounds) next();
   if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
   fmt::print("{} rounds\n", taken);
+  return hw;
+}
+
+HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
+                                   std::vector<PlanSteps>& plans) {
+  const Group world = whole_world(comm);
+  const auto tell = [&](bool more) {
+    std::byte word{more};
+    broadcast(comm, world, {&word, 1}, 0);
+    return word != std::byte{0};
+  };
+  const auto step = [&] {
+    for (PlanSteps& plan : plans) plan.step();
+  };
+  if (comm.rank() != 0) {
+    while (tell(false)) step();
+    return {};
+  }
+  const HardwareProfile hw = measure_in_turns(seconds, rounds, [&] {
+    tell(true);
+    step();
+  });
+  tell(false);
   return hw;
 }
 

@@ -29,7 +29,8 @@ struct PlanCase {
 
 /// Medians over the steps so far, and the plan's prediction by a profile.
 struct Outcome {
-  double predicted = 0, measured = 0;  // seconds of a step
+  double predicted = 0, measured = 0;                // seconds of a step
+  double predicted_bubble = 0, measured_bubble = 0;  // of a pipeline
   KindSeconds predicted_kinds{}, measured_kinds{};
   double hidden = 0;  // share of the time of exchanges during which the compute stream is busy
   double others = 0;  // cores that other processes used meanwhile
@@ -56,7 +57,7 @@ class PlanSteps {
 
  private:
   struct Step {
-    double seconds = 0, others = 0, own = 0, hidden = 0;
+    double seconds = 0, others = 0, own = 0, hidden = 0, bubble = 0;
     KindSeconds kinds{};
   };
   std::string name_;
@@ -65,6 +66,11 @@ class PlanSteps {
   std::unique_ptr<Trainer> trainer_;
   std::vector<Step> steps_;
 };
+
+/// As measure_in_turns(), with a step of every plan in a round: the first rank leads, the others
+/// follow until it is done, and get no profile. Called by all ranks together.
+HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
+                                   std::vector<PlanSteps>& plans);
 
 /// Returns a profile of this machine, measured between at least `rounds` calls of `round`. Both
 /// thus cover the same minutes: a virtual machine's speed can change by a third from minute to

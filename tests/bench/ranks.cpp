@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/processors.h"
-#include "engine/comm/collectives.h"
 #include "engine/comm/local.h"
 #include "engine/comm/mpi.h"
 #include "engine/profile/profile.h"
@@ -57,35 +56,12 @@ std::vector<PlanCase> cases(int64_t ranks) {
           preset("tensor", "megatron-sp", {.tensor = ranks})};
 }
 
-// The first rank leads the rounds, the others follow until it is done.
-HardwareProfile run_rounds(const Flags& flags, Communicator& comm, std::vector<PlanSteps>& plans) {
-  const Group world = whole_world(comm);
-  const auto tell = [&](bool more) {
-    std::byte word{more};
-    broadcast(comm, world, {&word, 1}, 0);
-    return word != std::byte{0};
-  };
-  const auto step = [&] {
-    for (PlanSteps& plan : plans) plan.step();
-  };
-  if (comm.rank() != 0) {
-    while (tell(false)) step();
-    return {};
-  }
-  const HardwareProfile hw = measure_in_turns(flags.seconds, flags.rounds, [&] {
-    tell(true);
-    step();
-  });
-  tell(false);
-  return hw;
-}
-
 // Returns the worst error, on rank 0.
 double run_rank(const Flags& flags, Communicator& comm) {
   const int threads = processor_share(comm.size());
   std::vector<PlanSteps> plans;
   for (const PlanCase& c : cases(comm.size())) plans.emplace_back(c, &comm, threads);
-  HardwareProfile hw = run_rounds(flags, comm, plans);
+  HardwareProfile hw = measure_with_ranks(flags.seconds, flags.rounds, comm, plans);
   measure_fabric(hw, comm, comm.size());
   if (comm.rank() != 0) return 0;
   hw.devices_per_node = comm.size();

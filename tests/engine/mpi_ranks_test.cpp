@@ -133,6 +133,13 @@ std::vector<Plan> make_plans() {
   on_stages(llama, "away, kv-outer", {2, "1f1b"}, {.data = 2, .zero = 2, .overlap = false}, 5);
   on_stages(gpt, "kept", {2, "gpipe"}, {.data = 2}, 2);
 
+  // With gradients of weights that come later.
+  on_stages(llama, "kept", {4, "zb-h1"}, {}, 6);
+  on_stages(gpt, "away, q-outer", {4, "zb-v", 2}, {}, 4);
+  on_stages(qwen, "kept", {2, "v-half", 2}, {.ulysses = 2, .zero = 1}, 4);
+  on_stages(llama, "tiled, stored", {2, "gis", 2}, {.tensor = 2}, 4);
+  on_stages(gpt, "away, kv-outer", {2, "zb-h2"}, {.data = 2, .zero = 2, .overlap = false}, 5);
+
   // Pipelines of slices.
   Strategy sliced = whole.at("kept");
   sliced.qkv.where = sliced.attention_out.where = sliced.mlp_input.where = Saved::recompute;

@@ -25,14 +25,21 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
 void StepLowering::run() {
   create_states();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
+  program_.actions = rank_.actions;
+  int number = 0;
   for (const Action& action : rank_.actions) {
+    builder_.set_action(number++);
     if (has_microbatch(action.kind)) begin(action);
     switch (action.kind) {
       case ActionKind::forward:
         forward();
         break;
       case ActionKind::backward:
+      case ActionKind::backward_input:
         backward();
+        break;
+      case ActionKind::backward_weight:
+        backward_weight();
         break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
@@ -56,7 +63,7 @@ void StepLowering::run() {
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; F, B and OPTIMIZER can",
+        throw bad_input("{} in the schedule cannot be lowered yet; F, B, I, W and OPTIMIZER can",
                         to_string(action));
     }
   }
