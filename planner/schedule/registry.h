@@ -23,13 +23,13 @@ struct ScheduleFamily {
   bool attention_apart = false;
   bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
   bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
-  /// Whether plans may use it. False if it offloads or recomputes by itself, waits for messages in
-  /// groups, copies the model, or has parts of a layer on several ranks.
+  /// Whether plans may use it. False if it offloads or recomputes by itself, copies the model, or
+  /// has parts of a layer on several ranks.
   bool plannable = true;
   /// Ranks working on slices of the same sequence divide their attention among them
   /// (planner/pipeline/attention_exchange.h).
   bool exchanges_attention = false;
-  bool dominated = false;  ///< another family is as fast in less memory; used only on request
+  bool dominated = false;  ///< another family is mostly as fast in less memory; only on request
   /// Throws bad_input if the family has no schedule for the request, naming the numbers that it
   /// supports.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;

@@ -166,7 +166,7 @@ std::vector<Case> cases() {
       {schedule, "pipeline.schedule", "there is no schedule \"2f2b\"",
        piped({.stages = 2, .schedule = "2f2b"})},
       {schedule, "pipeline.schedule", "is simulated alone",
-       piped({.stages = 2, .schedule = "kfkb"})},
+       piped({.stages = 2, .schedule = "dualpipe"})},
       {schedule, "pipeline.virtual_stages", "1f1b takes 1, got 2",
        piped({.stages = 2, .virtual_stages = 2})},
       {schedule, "pipeline.virtual_stages", "interleaved-1f1b takes 2 or more, got 1",
