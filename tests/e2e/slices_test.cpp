@@ -13,8 +13,8 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 using testing::TemporaryFolder;
 
-// Many layers whose input is much wider than their keys and values, so that few tokens fill the
-// host, and a step of so many takes a minute.
+// Many layers whose input is much wider than their keys and values: few tokens fill the host, and a
+// step takes a minute.
 const std::string kDeep = R"(name: deep-gqa
 layers: 400
 hidden: 192
