@@ -10,6 +10,7 @@
 #include "planner/pipeline/slices.h"
 #include "planner/pipeline/stage_times.h"
 #include "planner/program/layout.h"
+#include "planner/schedule/memory_steps.h"
 #include "planner/schedule/registry.h"
 
 namespace longspan {
@@ -124,9 +125,8 @@ ScheduleRequest schedule_request(const StepRequest& request) {
 
 // The peak of a rank, over all its layers, in units of a microbatch's memory on a layer that keeps
 // most.
-double held_on(const ScheduleTiming& timing, size_t rank, int64_t slices) {
-  return static_cast<double>(timing.ranks[rank].peak_memory) /
-         static_cast<double>(kMicrobatchUnits * slices);
+double held(int64_t peak_memory, int64_t slices) {
+  return static_cast<double>(peak_memory) / static_cast<double>(kMicrobatchUnits * slices);
 }
 
 // The parts of the model on each rank.
@@ -192,7 +192,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   const ScheduleTiming timing = simulate(schedule, costs);
   const RanksShares shares(programs, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    include(shares.peak(r, memory, kept, held_on(timing, r, p.slices)));
+    include(shares.peak(r, memory, kept, held(timing.ranks[r].peak_memory, p.slices)));
   }
   return most;
 }
@@ -246,7 +246,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   const Schedule& schedule = step.schedule;
   check_split(schedule, request.strategy);
   step.linked = link(schedule);
-  wanted.costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights());
   step.timing = simulate(schedule, step.linked, wanted.costs);
   const ScheduleTiming& timing = step.timing;
 
@@ -267,15 +266,22 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   step.whole.step_seconds = timing.cost + step.rest_seconds;
 
   const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(request, schedule);
+  ScheduleCosts with_weights = wanted.costs;
+  with_weights.memory = memory_of_stages(programs, kept, memory.parts_for_weights());
+  const auto units_on = [&](size_t rank) {
+    return peak_memory(schedule, step.linked, with_weights, timing.starts, timing.ends,
+                       static_cast<int32_t>(rank))
+        .first;
+  };
   std::vector<RankProgram> laid_out;
   if (lays_out) laid_out = rank_programs(request, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     PipelineRank& rank = step.ranks.emplace_back();
     rank.layers = sum_of(shares.layers[r]);
     rank.busy_seconds = timing.ranks[r].busy;
-    rank.microbatches_held = held_on(timing, r, p.slices) / most_kept;
+    rank.microbatches_held = held(timing.ranks[r].peak_memory, p.slices) / most_kept;
     rank.peak_bytes = lays_out ? arenas_of_rank(laid_out[r])
-                               : shares.peak(r, memory, kept, held_on(timing, r, p.slices));
+                               : shares.peak(r, memory, kept, held(units_on(r), p.slices));
     for (int tier = 0; tier < kTierCount; ++tier) {
       step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);
     }

@@ -19,14 +19,15 @@ namespace longspan::testing {
 namespace {
 
 // One of the three stages of a pipeline that otherwise follows `request`.
-Program stage_program(StepRequest request, size_t stage) {
+Program stage_program(StepRequest request, size_t stage, std::string_view schedule) {
+  if (schedule != "1f1b") request.strategy.head_groups = 1;
   request.model.layers = 4;
   request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;
   ScheduleRequest wanted;
   wanted.ranks = 3;
   wanted.microbatches = 4;
-  const Schedule made = make_schedule(schedule_family("1f1b"), wanted);
+  const Schedule made = make_schedule(schedule_family(schedule), wanted);
   const RankProgram own = rank_programs(request, made)[stage];
   return build_program(own.request, own.rank);
 }
@@ -59,8 +60,11 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(build_program(small));
     look(build_program(large));
     look(build_program(shared_request(seed)));
-    look(stage_program(small, seed % 3));
-    look(stage_program(large, seed % 3));
+    look(stage_program(small, seed % 3, "1f1b"));
+    look(stage_program(large, seed % 3, "1f1b"));
+    look(stage_program(small, seed % 3, "zb-h1"));
+    look(stage_program(large, seed % 3, "zb-h1"));
+    look(stage_program(shared_request(seed), seed % 3, "zb-h1"));
   }
 }
 
@@ -154,8 +158,9 @@ TEST_CASE("every op of a program follows its row, and every row is used as it sa
 
 TEST_CASE("an op that contradicts its row is found, and what is wrong is named") {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
-    Program program =
-        seed < 7 ? build_program(random_request(seed)) : stage_program(ranks_request(seed), 0);
+    Program program = seed < 7
+                          ? build_program(random_request(seed))
+                          : stage_program(ranks_request(seed), 0, seed < 10 ? "1f1b" : "zb-h1");
     std::set<OpKind> met;
     for (size_t n = 0; n < program.ops.size(); ++n) {
       const Op op = program.ops[n];
