@@ -34,6 +34,7 @@ std::string knob_key(const KnobRow& row) {
 }
 
 Json pipeline_knobs_json(const Pipeline& pipeline) {
+  if (pipeline.stages == 1) return {{"stages", 1}, {"slices", pipeline.slices}};
   Json object = {{"stages", pipeline.stages},
                  {"schedule", pipeline.schedule},
                  {"virtual_stages", pipeline.virtual_stages},
@@ -64,7 +65,7 @@ Json strategy_json(const Strategy& s) {
     group[knob_key(row)] = knob_json(row, s);
     if (!row.old_key.empty()) group[std::string(row.old_key)] = knob_json(row, s);
   }
-  if (s.parallel.has_pipeline()) {
+  if (s.parallel.pipeline != Pipeline{}) {
     object["parallel"]["pipeline"] = pipeline_knobs_json(s.parallel.pipeline);
   }
   return object;

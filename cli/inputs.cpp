@@ -99,7 +99,8 @@ void ParallelFlags::add_to(Verb& verb) {
   verb.add_option("--in-flight", choice.in_flight,
                   "Limit on microbatches in flight on a rank, for zb-auto, zb-v and v-adaptive")
       .within(0, kMostRanks);
-  verb.add_option("--slices", choice.slices, "Parts of a sequence that pass a pipeline one by one")
+  verb.add_option("--slices", choice.slices,
+                  "Parts of a sequence that pass all stages or layers one by one")
       .within(1, kMostRanks);
   verb.add_option("--zero", choice.zero, "ZeRO stage, 0 to 3").within(0, 3);
   verb.add_flag("--no-overlap", no_overlap, "Let compute wait for every exchange");

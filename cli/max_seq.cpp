@@ -186,8 +186,11 @@ int run(const MaxSeqFlags& flags, bool json) {
     return max_seq_on(flags.framework, model, hw, options, json);
   }
   std::vector<std::string> strategies;
-  if (flags.strategy == "all" && (!options.parallel.admits_flat() || !model.uniform())) {
-    strategies = {"auto"};  // presets have no pipeline and a single program
+  const ParallelChoice& parallel = options.parallel;
+  const bool by_presets =
+      parallel.admits_flat() && parallel.admits_whole_sequences() && model.uniform();
+  if (flags.strategy == "all" && !by_presets) {
+    strategies = {"auto"};  // presets have no pipeline, no slices and a single program
   } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {

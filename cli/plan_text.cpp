@@ -60,8 +60,10 @@ std::string layout_text(const Plan& plan) {
   const int64_t chunks = plan.sequence / s.chunk_tokens;
   text += chunks == 1 ? "the sequence in one chunk"
                       : fmt::format("{} chunks of {}", chunks, format_tokens(s.chunk_tokens));
+  const int64_t slices = s.parallel.pipeline.slices;
+  if (slices > 1 && !s.parallel.has_pipeline()) text += fmt::format(" in {} slices", slices);
   if (s.head_groups > 1) text += fmt::format(", heads in {} groups", s.head_groups);
-  if (s.kv != Tier::device) text += ", keys and values on host";
+  if (s.kv != Tier::device) text += fmt::format(", keys and values on {}", name_of(s.kv));
   return text;
 }
 
@@ -203,7 +205,13 @@ void print_knobs(const Plan& plan) {
             fmt::format("{} ({}), blocks of {}", count_tokens(s.chunk_tokens),
                         counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
   if (s.head_groups > 1) wide_line("heads", fmt::format("in {} groups", s.head_groups));
-  wide_line("keys, values", s.kv == Tier::device ? "resident on device" : "streamed from host");
+  const int64_t slices = s.parallel.pipeline.slices;
+  if (slices > 1) {
+    wide_line("slices", fmt::format("{} of {}, each passes all layers before the next", slices,
+                                    count_tokens(plan.sequence / slices)));
+  }
+  wide_line("keys, values", s.kv == Tier::device ? "resident on device"
+                                                 : fmt::format("streamed from {}", name_of(s.kv)));
   wide_line("between uses", fmt::format("on {}", name_of(s.between_uses)));
   wide_line("saved", group_text("saved", s));
   wide_line(

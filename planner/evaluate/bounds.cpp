@@ -16,9 +16,10 @@ int64_t tile_rows(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile,
 
 // Attention of one layer over all keys that a rank's chunks see.
 struct AttentionSeconds {
-  std::array<int64_t, 6> of;
+  std::array<int64_t, 7> of;
   double forward, backward;              // resident keys and values, q-outer
   double forward_pairs, backward_pairs;  // a pair of chunks at a time
+  double again_pairs;                    // forward of all slices but the last
 };
 
 // Seconds of ops that do not depend on a tile.
@@ -78,7 +79,7 @@ struct Bounds::State {
   void fill(Table& t);
   AttentionSeconds attention(const Table& t);
   double attention_resident(const Table& t, OpKind kind) const;
-  double attention_pairs(const Table& t, OpKind kind) const;
+  double attention_pairs(const Table& t, OpKind kind, int64_t chunks) const;
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                                     int64_t Strategy::*knob,
                                     const std::array<OpShape, 3>& shapes) const;
@@ -147,8 +148,8 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   return std::inner_product(seconds.begin(), seconds.end(), of_shape.begin(), 0.0);
 }
 
-double Bounds::State::attention_pairs(const Table& t, OpKind kind) const {
-  const auto n = static_cast<double>(t.program.lengths.chunks());
+double Bounds::State::attention_pairs(const Table& t, OpKind kind, int64_t chunks) const {
+  const auto n = static_cast<double>(chunks);
   // All chunks but the first see several.
   const bool sums = request.dtype != DType::float32;
   double sum = seconds(t, attention_of(kind, 1, true));
@@ -163,14 +164,16 @@ AttentionSeconds Bounds::State::attention(const Table& t) {
   using enum OpKind;
   const Lengths& l = t.program.lengths;
   const Strategy& s = t.program.strategy;
-  const std::array<int64_t, 6> of = {l.chunk,         l.chunks(),      l.tensor,
-                                     l.head_shares(), s.parallel.ring, s.deterministic ? 1 : 0};
+  const int64_t slices = s.parallel.pipeline.slices, chunks = l.chunks();
+  const std::array<int64_t, 7> of = {
+      l.chunk, chunks, l.tensor, l.head_shares(), s.parallel.ring, s.deterministic ? 1 : 0, slices};
   for (const AttentionSeconds& known : attentions) {
     if (known.of == of) return known;
   }
   return attentions.emplace_back(AttentionSeconds{
       of, attention_resident(t, attention_forward), attention_resident(t, attention_backward),
-      attention_pairs(t, attention_forward), attention_pairs(t, attention_backward)});
+      attention_pairs(t, attention_forward, chunks), attention_pairs(t, attention_backward, chunks),
+      slices > 1 ? attention_pairs(t, attention_forward, chunks / slices * (slices - 1)) : 0});
 }
 
 void Bounds::State::fill(Table& t) {
@@ -287,9 +290,9 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
            {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
 
   const bool attends = request.model.attention;
-  const double attend = f.streams ? one.attention.forward_pairs : groups * one.attention.forward;
+  const double attend = f.parts ? one.attention.forward_pairs : groups * one.attention.forward;
   const double attend_back =
-      f.streams || f.kv_outer ? one.attention.backward_pairs : groups * one.attention.backward;
+      f.parts || f.kv_outer ? one.attention.backward_pairs : groups * one.attention.backward;
   double sum = blocks * (head[0] + one.embed_backward);
   double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
   if (attends) {
@@ -299,8 +302,19 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   sum +=
       blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
   if (attends) {
-    sum += recomputed(s.qkv) * projection + recomputed(s.attention_out) * attend +
+    // Slices have their keys and values.
+    const double project_again = f.slices > 1 ? chunks * project[2] : projection;
+    sum += recomputed(s.qkv) * project_again + recomputed(s.attention_out) * attend +
            recomputed(s.mlp_input) * blocks * one.out_forward;
+  }
+  if (f.again) {
+    const auto more = static_cast<double>(f.blocks_again());
+    sum += more * (one.embed_forward + layers * inner[0]);
+    if (attends) {
+      sum += layers * (static_cast<double>(f.chunks_again()) * project[2] +
+                       one.attention.again_pairs + more * one.out_forward);
+    }
+    if (attends ? f.separate_norm : f.tensor) sum += more * layers * one.norm_forward;
   }
   // The MLP's norm is a separate op only in a tensor group.
   if (attends ? f.separate_norm : f.tensor) {
@@ -341,14 +355,15 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
       busy[Stream::io] += steps * n * loads * one.read[static_cast<int>(tensor)];
     }
   };
-  back(tokens, 3 * blocks);
+  const auto blocks_again = static_cast<double>(f.blocks_again());
+  back(tokens, 3 * blocks + blocks_again);
   double input_loads = blocks;
   if (request.model.attention) {
     if (s.qkv.where == Saved::recompute && s.qkv.fraction == 1 && f.groups == 1)
       input_loads += blocks;
     if (f.kv_outer) input_loads += blocks;
   }
-  saved(s.layer_input, x, f.block_between_uses ? 0 : blocks, blocks, input_loads);
+  saved(input_policy(s), x, f.block_between_uses ? 0 : blocks, blocks, input_loads);
   for (const Tensor tensor : {o, lse}) saved(s.attention_out, tensor, blocks, blocks, blocks);
   saved(s.mlp_input, y, blocks, blocks, blocks);
   saved(s.mlp_inner, inner, blocks, blocks, blocks);
@@ -362,7 +377,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
       busy[Stream::d2h] += steps * n * chunks * one.d2h[static_cast<int>(q)];
       back(q, n * loads);
     }
-    if (!f.streams) {
+    if (!f.parts) {
       for (const Tensor tensor : {k_all, v_all}) saved(s.qkv, tensor, 1, 1, 1);
     }
   } else {
@@ -376,7 +391,10 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
          {std::pair{Stream::d2h, &one.d2h}, std::pair{Stream::h2d, &one.h2d}}) {
       const double seconds = steps * blocks * (layers + 1) * (*copy)[static_cast<int>(x)];
       busy.in_forward(stream, seconds);
-      busy[stream] += seconds;
+      // The last residual of a pass without saving is not used.
+      const double left = stream == Stream::h2d ? 0 : 1;
+      busy[stream] +=
+          seconds + steps * blocks_again * (layers + left) * (*copy)[static_cast<int>(x)];
       if (f.kv_outer && request.model.attention) {
         busy[stream] += steps * blocks * layers * (*copy)[static_cast<int>(dx)];
       }
@@ -399,16 +417,32 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
     busy[Stream::h2d] += steps * units * one.h2d[static_cast<int>(tensor)];
   };
   if (f.streams) {
+    const bool in_file = s.kv == Tier::nvme;
+    const auto write = [&](Tensor tensor, double units) {
+      if (in_file) busy[Stream::io] += steps * units * one.write[static_cast<int>(tensor)];
+    };
+    const auto read = [&](Tensor tensor, double units) {
+      if (in_file) busy[Stream::io] += steps * units * one.read[static_cast<int>(tensor)];
+    };
     const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
     const bool all_again =
         s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
+    // In the forward the last chunk may only be in its own pair.
+    const double late = 2 * (all_recomputed && f.slices == 1 ? n : 1);
+    const auto again = static_cast<double>(f.chunks_again());
+    const double loads =
+        2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + again * (again + 1);
     busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
     busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
-    out(k, 2 * (all_recomputed ? n : 1));
-    back(k, 2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)));
+    out(k, late);
+    back(k, loads);
+    write(k, 2 * (n - 1) + late);
+    read(k, 2 * below + loads);
     if (!f.kv_outer) {
       out(dk, 2 * below);
       back(dk, 2 * below);
+      write(dk, 2 * below);
+      read(dk, 2 * below);
     }
   }
   if (f.kv_outer && f.chunk_between_uses) {
@@ -446,8 +480,10 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     const double dq = kv * one.dq_exchange + (groups - kv) * one.dq_exchange_only;
     const auto chunks = static_cast<double>(f.chunks);
     forwards += chunks * layers * (q + groups * one.o_exchange);
-    sum += chunks * (layers * (dq + groups * one.d_o_exchange) + recomputed(s.qkv) * q +
-                     recomputed(s.attention_out) * groups * one.o_exchange);
+    sum += chunks * (layers * (dq + groups * one.d_o_exchange) +
+                     recomputed(s.qkv) * (f.slices > 1 ? one.q_exchange_only : q) +
+                     recomputed(s.attention_out) * groups * one.o_exchange) +
+           static_cast<double>(f.chunks_again()) * layers * (one.q_exchange_only + one.o_exchange);
     // Only another chunk or head group could hide these exchanges.
     if (f.chunks == 1 && f.groups == 1) {
       waited = sum;
@@ -466,10 +502,12 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     const double sublayers = attends ? 2 : 1;
     const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
     const double twice = once + layers * sublayers * one.tokens_gather;
-    forwards += once;
-    waited_forward += once;
-    sum += twice;
-    waited += twice;
+    const auto blocks = static_cast<double>(f.blocks);
+    const double back = blocks * twice + static_cast<double>(f.blocks_again()) * once;
+    forwards += blocks * once;
+    waited_forward += blocks * once;
+    sum += back;
+    waited += back;
   }
   const Stream stream = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const auto steps = static_cast<double>(request.microbatches);
@@ -485,7 +523,9 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   using enum Tensor;
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
-  const auto steps = static_cast<double>(request.microbatches);
+  const auto steps = static_cast<double>(request.microbatches * f.slices);
+  const auto steps_again =
+      f.again ? static_cast<double>(request.microbatches * (f.slices - 1)) : 0.0;
   const bool on_device = s.optimizer == Tier::device;
   const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
@@ -500,10 +540,11 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   for (int kind = 0; kind < 3; ++kind) {
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
     const double n = of_kind[kind];
-    // A layer's parameters are used twice per microbatch, and need not stay in between.
+    // A layer's parameters are used twice per microbatch or slice, and need not stay in between.
     const auto use = [&](Stream stream, double seconds) {
       busy.in_forward(stream, steps * n * seconds);
       if (kind == 1) busy[stream] += steps * n * seconds;
+      if (kind < 2) busy[stream] += steps_again * n * seconds;
     };
     if (f.gathers) use(comm, one.parameters_gather[kind]);
     if (s.parameters != Tier::device) {
@@ -511,9 +552,9 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);
     const int gradient = at(f.sharded ? grads_embedding_shard : grads_embedding);
-    // Every microbatch after the first adds to the layer's gradients of earlier ones, which are
-    // loaded and stored if they live on the host. A rank of a pipeline may have neither embedding
-    // nor head.
+    // Every microbatch or slice after the first adds to the layer's gradients of earlier ones,
+    // which are loaded and stored if they live on the host. A rank of a pipeline may have neither
+    // embedding nor head.
     const bool reduces = f.sharded && s.parallel.zero >= 2;
     if (kind == 1 && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
     if (kind == 1 && s.gradients != Tier::device) {

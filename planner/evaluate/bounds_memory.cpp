@@ -33,10 +33,18 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const StrategyTraits f(request, s, lengths);
   const Units unit{bytes};
   const int64_t kv_units = kv_groups(request.model, lengths);
-  const auto saved_of = [&](int64_t layers) {
-    return saved_bytes(request.model, s, lengths, bytes, kv_units, layers);
+  const auto saved_of = [&](int64_t layers, int64_t slices) {
+    return saved_bytes(request.model, s, lengths, bytes, kv_units, layers, slices);
   };
-  const int host = 1;
+  const int host = 1, kv_tier = static_cast<int>(s.kv);
+  // With slices, the moments of layers are those of the second backward: keys and values of all
+  // slices but the last are still there, and every layer has gradients of theirs.
+  const int64_t held = std::max<int64_t>(1, f.slices - 1), earlier = held - 1;
+  const int64_t chunks_of_slice = f.chunks / f.slices, chunks = held * chunks_of_slice;
+  const int64_t blocks = f.blocks / f.slices * (f.again ? 1 : held);
+  const auto kv_gradients_of = [&](int64_t slices) {
+    return f.slices > 1 ? slices * chunks_of_slice * 2 * unit(dk) : 0;
+  };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[3] = {1, f.layers, 1};
 
@@ -73,22 +81,23 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
 
   // Between microbatches gradients are whole if only the last microbatch scatters them; on the
   // device these are the accumulators themselves.
-  const bool several = request.microbatches > 1;
+  const bool batches = request.microbatches > 1, several = batches || f.slices > 1;
   const bool whole = !f.sharded || s.parallel.zero < 2;
   const bool apart = !whole || s.gradients != Tier::device;
   const Tensor waiting = whole ? grads_embedding : grads_embedding_shard;
 
   const bool loads = s.parameters != Tier::device || f.gathers;
   const int output = tied ? 0 : 2;
-  // The first block's loss.
+  // The first block's loss: of the last slice, or of the one before it if it passes again.
   TierBytes end{};
-  add(saved_of(f.layers), end);
-  end[f.block_between_uses ? host : 0] += f.blocks * unit(x);
+  add(saved_of(f.layers, f.again ? held : f.slices), end);
+  if (f.again) end[kv_tier] += f.layers * kv_gradients_of(held);
+  end[f.block_between_uses ? host : 0] += (f.again ? blocks : f.blocks) * unit(x);
   if (f.block_between_uses) end[0] += unit(x);
   end[host] += unit(tokens_all);
   demand.loss_bytes = loss_bytes(request.model, s, bytes, ws.loss);
   end[0] += unit(tokens) + demand.loss_bytes;
-  if (several) {
+  if (batches || f.again) {
     int64_t& waits = end[static_cast<int>(s.gradients)];
     waits += f.layers * unit(waiting, 1);
     if (apart || !tied) waits += unit(waiting, 0);
@@ -100,8 +109,12 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   // after `after` layers are done.
   const auto layer = [&](int64_t before, int64_t after) {
     TierBytes sum{};
-    add(saved_of(before), sum);
+    add(saved_of(before, held), sum);
     sum[host] += unit(tokens_all);
+    if (f.slices > 1) {
+      sum[kv_tier] += after * earlier * chunks_of_slice * 2 * unit(k);
+      sum[kv_tier] += before * kv_gradients_of(held) + after * kv_gradients_of(earlier);
+    }
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
     if (s.early_update) {
       // Only a tied table waits, for the embedding's part.
@@ -121,15 +134,19 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;
     const bool inner_saved = s.mlp_inner.where != Saved::recompute;
-    mlp[f.block_between_uses ? host : 0] += f.blocks * unit(dx);
+    mlp[f.block_between_uses ? host : 0] += blocks * unit(dx);
     if (f.block_between_uses) mlp[0] += unit(dx);
     mlp[0] += unit(x) + unit(o) + unit(lse) + unit(y);
     mlp[0] +=
         inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
-    if (!f.streams && f.groups == 1) mlp[0] += 2 * unit(k_all);
+    if (f.slices > 1) {
+      mlp[kv_tier] += chunks * 2 * unit(k) + kv_gradients_of(held);
+    } else if (!f.streams && f.groups == 1) {
+      mlp[0] += 2 * unit(k_all);
+    }
     const bool keeps_queries =
         s.qkv.where == Saved::recompute && !f.chunk_between_uses && f.groups == 1;
-    if (keeps_queries) mlp[0] += f.chunks * unit(q);
+    if (keeps_queries) mlp[0] += chunks_of_slice * unit(q);
     at(mlp);
     if (!request.model.attention) {
       at(sum);
@@ -140,16 +157,18 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     TierBytes attention = sum;
     attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
     attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
-    attention[0] += f.streams ? 2 * (unit(k) + unit(dk)) : 2 * (unit(k_all) + unit(dk_all));
-    // Tensors on the host meanwhile, except a chunk that is being copied.
-    const int64_t others = f.chunks - 1;
+    const bool all_here = f.parts && !f.streams;
+    attention[0] += f.parts ? (all_here ? chunks : 1) * 2 * (unit(k) + unit(dk))
+                            : 2 * (unit(k_all) + unit(dk_all));
+    // Tensors elsewhere meanwhile, except a chunk that is being copied.
+    const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;
     if (f.streams) {
-      attention[host] += others * 2 * unit(k);
-      if (!f.kv_outer) attention[host] += others * 2 * unit(dk);
+      attention[kv_tier] += others * 2 * unit(k);
+      if (!f.kv_outer) attention[kv_tier] += others * 2 * unit(dk);
     }
-    if (f.block_between_uses) attention[host] += (f.blocks - 1) * unit(dx);
+    if (f.block_between_uses) attention[host] += (blocks - 1) * unit(dx);
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
-      attention[host] += others * unit(q);
+      attention[host] += other_queries * unit(q);
     }
     if (f.chunk_between_uses && f.kv_outer) attention[host] += others * unit(dq);
     if (f.ring) {
@@ -157,7 +176,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
           f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));
     } else if (!f.kv_outer) {
       attention[0] += unit(x) + unit(dx);
-      if (keeps_queries) attention[0] += (f.chunks - 1) * unit(q);
+      if (keeps_queries) attention[0] += other_queries * unit(q);
     }
     at(attention);
   };

@@ -31,19 +31,22 @@ struct Extents {
   int64_t layers = 1, repeats = 1;
 };
 
-// A request with smaller extents. Along the sequence, blocks repeat, or the chunks of every block,
-// whichever are more.
+// A request with smaller extents. Along the sequence slices repeat, or blocks, or the chunks of
+// every block, whichever of the two are more.
 class Shrunk {
  public:
   explicit Shrunk(const StepRequest& request) : request_(request) {
     const Strategy& s = request.strategy;
     const Lengths lengths = lengths_of(s, request.sequence);
     const int64_t chunks_of_block = lengths.block / lengths.chunk;
+    by_slices_ = s.parallel.pipeline.slices > 1;
     by_blocks_ = lengths.blocks() > chunks_of_block;
-    all_ = {request.model.layers, by_blocks_ ? lengths.blocks() : chunks_of_block};
+    all_ = {request.model.layers, by_slices_   ? s.parallel.pipeline.slices
+                                  : by_blocks_ ? lengths.blocks()
+                                               : chunks_of_block};
     // Ring positions have chunks in pairs, and a tensor group divides the tokens of a block.
     step_ = s.parallel.ring > 1 ? 2 : 1;
-    if (!by_blocks_ && s.parallel.tensor > 1) {
+    if (!by_slices_ && !by_blocks_ && s.parallel.tensor > 1) {
       step_ = s.parallel.tensor / std::gcd(s.parallel.tensor, s.chunk_tokens);
     }
   }
@@ -55,7 +58,10 @@ class Shrunk {
     StepRequest small = request_;
     Strategy& s = small.strategy;
     small.model.layers = extents.layers;
-    if (by_blocks_) {
+    if (by_slices_) {
+      small.sequence = request_.sequence / s.parallel.pipeline.slices * extents.repeats;
+      s.parallel.pipeline.slices = extents.repeats;
+    } else if (by_blocks_) {
       small.sequence = extents.repeats * s.block_tokens * s.parallel.ring;
     } else {
       const int64_t blocks = request_.sequence / s.parallel.ring / s.block_tokens;
@@ -70,7 +76,7 @@ class Shrunk {
 
  private:
   const StepRequest& request_;
-  bool by_blocks_ = false;
+  bool by_slices_ = false, by_blocks_ = false;
   Extents all_;
   int64_t step_ = 1;
 };

@@ -378,12 +378,15 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t blocks = lengths.blocks();
   sampled.repeats_blocks = blocks > 1;
+  sampled.repeats_slices = s.parallel.pipeline.slices > 1;
   // Buffers in flight are in the steady state once repeats exceed the prefetch depth and the
   // offload window; exchanges that overlap hold one more chunk on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
   const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
-  const int64_t repeats = blocks > 1 ? blocks : lengths.chunks();
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  const int64_t slices = s.parallel.pipeline.slices;
+  const int64_t repeats = slices > 1 ? slices : blocks > 1 ? blocks : lengths.chunks();
+  const bool pairs = s.kv != Tier::device || s.backward_order == BackwardOrder::kv_outer ||
+                     s.parallel.pipeline.slices > 1;
   const int64_t exact = !with_time ? kExactRepeatsForMemory
                         : pairs    ? kExactPairedRepeats
                                    : kExactRepeats;
@@ -408,7 +411,10 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
 Lengths sample_lengths(const StepRequest& request, const SampledPrograms& sampled,
                        int64_t repeats) {
   const Strategy& s = request.strategy;
-  const int64_t rows = repeats * (sampled.repeats_blocks ? s.block_tokens : s.chunk_tokens);
+  const int64_t of_slice = request.sequence / s.parallel.pipeline.slices;
+  const int64_t rows = repeats * (s.parallel.pipeline.slices > 1 ? of_slice
+                                  : sampled.repeats_blocks       ? s.block_tokens
+                                                                 : s.chunk_tokens);
   return {rows,
           sampled.repeats_blocks ? s.block_tokens : rows,
           s.chunk_tokens,
@@ -430,6 +436,7 @@ void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms&
         const Lengths lengths = sample_lengths(request, t, t.repeats.samples[r]);
         small.sequence = lengths.local_sequence * request.strategy.parallel.ring;
         small.strategy.block_tokens = lengths.block;
+        if (t.repeats_slices) small.strategy.parallel.pipeline.slices = t.repeats.samples[r];
         SampledProgram& sample = t.samples.emplace_back();
         for (size_t run = 0; run < runs.size(); ++run) {
           sample.run_of_layer.resize(sample.run_of_layer.size() + static_cast<size_t>(runs[run]),
@@ -470,6 +477,7 @@ std::string key_of(const StepRequest& r, const SampledPrograms& t) {
   put(flags);
   put(static_cast<int64_t>(r.dtype));
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
+  put(t.repeats_slices ? r.sequence / s.parallel.pipeline.slices / s.block_tokens : 0);
   put(kv_groups(r.model, lengths_of(s, r.sequence)));
   std::vector<Dimension> all = t.layers.runs;
   all.insert(all.end(), {t.repeats, t.batches});

@@ -95,6 +95,7 @@ struct SampledPrograms {
   std::vector<SampledProgram> samples;  // batch-major, then layers, then repeat
   std::vector<OpShape> shapes;          // of all samples, each once
   bool repeats_blocks = false;          // blocks repeat, else the chunks of the one block
+  bool repeats_slices = false;          // slices repeat, with all of their blocks
   int64_t ops = 0;                      // of all samples
   bool has_chains = false;              // false for samples for memory
   bool is_whole() const { return layers.is_whole() && repeats.count * batches.count == 1; }

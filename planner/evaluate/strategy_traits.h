@@ -19,12 +19,15 @@ struct StrategyTraits {
         chunks(n.chunks()),
         blocks(n.blocks()),
         groups(n.head_groups),
+        slices(s.parallel.pipeline.slices),
+        again(s.layer_input.where == Saved::recompute),
         sharded(s.parallel.shards() > 1),
         gathers(sharded && s.parallel.zero == 3),
         ring(s.parallel.ring > 1),
         tensor(s.parallel.tensor > 1),
         exchanges(s.parallel.ulysses > 1),
-        streams(chunks > 1 && s.kv == Tier::host),
+        streams(streams_keys(s, n)),
+        parts(streams || slices > 1),
         // A ring and head groups have their own backward.
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
         block_between_uses(blocks > 1 && s.between_uses == Tier::host),
@@ -37,10 +40,16 @@ struct StrategyTraits {
     return std::min(of_first, static_cast<int64_t>(share));
   }
 
+  /// The first slices of all, those that pass again before their backward, have this many chunks.
+  int64_t chunks_again() const { return again ? chunks / slices * (slices - 1) : 0; }
+  int64_t blocks_again() const { return again ? blocks / slices * (slices - 1) : 0; }
+
   const Strategy& s;
-  int64_t layers, chunks, blocks, groups;
-  bool sharded, gathers, ring, tensor, exchanges, streams, kv_outer, block_between_uses,
-      chunk_between_uses, separate_norm;
+  int64_t layers, chunks, blocks, groups, slices;
+  bool again;  // slices pass forward again
+  bool sharded, gathers, ring, tensor, exchanges, streams;
+  bool parts;  // K,V are one buffer for each chunk
+  bool kv_outer, block_between_uses, chunk_between_uses, separate_norm;
 };
 
 /// Workspaces that depend on a tile.

@@ -87,6 +87,13 @@ class Neighbourhood {
   void follow(Strategy& s) const {
     const int64_t per_block = own_.block_tokens / own_.chunk_tokens;
     s.block_tokens = one_block() ? sequence_ / s.parallel.ring : per_block * s.chunk_tokens;
+    follow_blocks(s);
+  }
+  // Keeps slices of one stage that are blocks.
+  void follow_blocks(Strategy& s) const {
+    const int64_t blocks = share() / own_.block_tokens, slices = own_.parallel.pipeline.slices;
+    if (own_.parallel.has_pipeline() || slices == 1 || slices != blocks) return;
+    s.parallel.pipeline.slices = std::max<int64_t>(1, sequence_ / s.block_tokens);
   }
 
   void trade(const KnobRow& less) {
@@ -134,8 +141,10 @@ class Neighbourhood {
                                    own * smallest_prime_factor(share() / own), share()};
     others.erase(std::unique(others.begin(), others.end()), others.end());
     for (const int64_t other : others) {
-      add(row.key, format_tokens(own), format_tokens(other),
-          [&](Strategy& s) { s.block_tokens = other; });
+      add(row.key, format_tokens(own), format_tokens(other), [&](Strategy& s) {
+        s.block_tokens = other;
+        follow_blocks(s);
+      });
     }
   }
 

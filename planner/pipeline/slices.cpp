@@ -106,7 +106,7 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
   const Strategy& s = slice.strategy;
   const Lengths lengths = lengths_of(s, slice.sequence);
   const int64_t kv_units = kv_groups(slice.model, lengths), layers = slice.model.layers;
-  kept_ = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers);
+  kept_ = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers, 1);
   if (slices == 1) return;
   if (s.qkv.where != Saved::keep) {
     const double away = std::ceil(s.qkv.fraction * static_cast<double>(layers));

@@ -91,12 +91,15 @@ void check_version(const YamlMap& yaml, const std::string& origin) {
 
 Pipeline read_pipeline(const YamlMap& yaml) {
   Pipeline pipeline;
-  pipeline.stages = yaml.whole("stages", 2, kMostRanks);
-  const std::string schedule = yaml.text("schedule");
-  try {
-    pipeline.schedule = schedule_family(schedule).name;
-  } catch (const Error& e) {
-    throw yaml.error("schedule", e.what());
+  pipeline.stages = yaml.whole("stages", 1, kMostRanks);
+  // One stage has slices and no schedule.
+  if (pipeline.stages > 1 || yaml.has("schedule")) {
+    const std::string schedule = yaml.text("schedule");
+    try {
+      pipeline.schedule = schedule_family(schedule).name;
+    } catch (const Error& e) {
+      throw yaml.error("schedule", e.what());
+    }
   }
   if (yaml.has("virtual_stages")) {
     pipeline.virtual_stages = yaml.whole("virtual_stages", 1, kMostRanks);
@@ -113,10 +116,12 @@ Pipeline read_pipeline(const YamlMap& yaml) {
 void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   out << YAML::Flow << YAML::BeginMap;
   field(out, "stages", pipeline.stages);
-  field(out, "schedule", std::string(pipeline.schedule));
-  field(out, "virtual_stages", pipeline.virtual_stages);
+  if (pipeline.stages > 1) {
+    field(out, "schedule", std::string(pipeline.schedule));
+    field(out, "virtual_stages", pipeline.virtual_stages);
+  }
   field(out, "slices", pipeline.slices);
-  field(out, "split", pipeline.equal_work ? "work" : "tokens");
+  if (pipeline.stages > 1) field(out, "split", pipeline.equal_work ? "work" : "tokens");
   if (pipeline.in_flight > 0) field(out, "in_flight", pipeline.in_flight);
   out << YAML::EndMap;
 }
@@ -152,7 +157,7 @@ void write_parallel(YAML::Emitter& out, const Strategy& s) {
   for (const KnobRow& row : knob_rows()) {
     if (is_parallel(row)) write_knob(out, row, s);
   }
-  if (parallel.has_pipeline()) {
+  if (parallel.pipeline != Pipeline{}) {
     out << YAML::Key << "pipeline" << YAML::Value;
     write_pipeline(out, parallel.pipeline);
   }

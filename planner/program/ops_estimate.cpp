@@ -33,9 +33,13 @@ class Counter {
     blocks_ = static_cast<double>(lengths.blocks());
     groups_ = static_cast<double>(lengths.head_groups);
     kv_groups_ = static_cast<double>(kv_groups(model_, lengths));
+    slices_ = static_cast<double>(p_.pipeline.slices);
+    passes_ = slices_ * static_cast<double>(request.microbatches);
     batches_ = static_cast<double>(request.microbatches);
+    if (s_.layer_input.where == Saved::recompute) again_ = (slices_ - 1) / slices_;
     layers_ = model_.layers;
-    streams_ = lengths.chunks() > 1 && s_.kv == Tier::host;
+    streams_ = streams_keys(s_, lengths);
+    kv_moves_ = s_.kv == Tier::nvme ? 2 : 1;
     block_between_uses_ = lengths.blocks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     chunk_between_uses_ = lengths.chunks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     tensor_ = p_.tensor > 1 ? 1 : 0;
@@ -54,8 +58,12 @@ class Counter {
   double of_step() const {
     double layers = 0;
     const auto of_layer = [&](int64_t layer) {
-      const Policies saved = policies_of(s_, layer, layers_);
-      return forward(saved) + backward(saved);
+      Policies saved = policies_of(s_, layer, layers_);
+      // Inputs of a slice that passes again wait like those between layers.
+      if (saved.input == Saved::recompute) {
+        saved.input = block_between_uses_ > 0 ? Saved::host : Saved::keep;
+      }
+      return forward(saved) + first_pass() + backward(saved);
     };
     const bool alike =
         std::all_of(all_policies_.begin(), all_policies_.end(),
@@ -85,17 +93,22 @@ class Counter {
   double project_out_gradient() const {
     return 1 + tensor_ * (1 + (model_.attention_out_bias ? 1 : 0));
   }
-  double pairs() const { return chunks_ * (chunks_ + 1) / 2; }
+  static double pairs_of(double chunks) { return chunks * (chunks + 1) / 2; }
+  double pairs() const { return pairs_of(chunks_); }
+  bool parts_kv() const { return streams_ || slices_ > 1; }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
     return (s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0);
   }
 
-  // --- attention of all chunks
+  // --- attention of the first chunks, or of all
+  double attention_of(double chunks) const {
+    const double loads = streams_ ? 2 * kv_moves_ * (pairs_of(chunks) - chunks) : 0;
+    return (parts_kv() ? pairs_of(chunks) : chunks) + loads + chunks * exchange_;
+  }
   double attention() const {
     if (p_.ring > 1) return ring_attention_ + ring_steps_ + chunks_ * exchange_;
-    const double loads = streams_ ? 2 * (pairs() - chunks_) : 0;
-    return (streams_ ? pairs() : chunks_) + loads + chunks_ * exchange_;
+    return attention_of(chunks_);
   }
   double load_queries(const Policies& saved) const {
     return saved.qkv == Saved::recompute ? chunk_between_uses_ : moves(saved.qkv);
@@ -108,7 +121,7 @@ class Counter {
   double forward(const Policies& saved) const {
     double open = 2 * block_between_uses_;  // the residual: loaded and stored
     if (saved.input != Saved::keep) open += moves(saved.input) - block_between_uses_;
-    double ops = load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
+    double ops = slices_ * load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
     if (!model_.attention) return ops;
     ops += blocks_ * (project_out() + 2 * moves(saved.attention_out) + moves(saved.mlp_input));
     if (groups_ > 1) {
@@ -116,14 +129,26 @@ class Counter {
     }
     ops += blocks_ * separate_norm_ + chunks_ * (1 + exchange_) + attention();
     ops += chunks_ * moves(saved.qkv);
-    if (streams_) return ops + 2 * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
+    if (slices_ > 1) return ops + (streams_ ? 2 * kv_moves_ * chunks_ * (1 + again_) : 0);
+    if (streams_) return ops + 2 * kv_moves_ * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
     return ops + 2 * moves(saved.qkv);
+  }
+
+  // The pass without saving of slices that pass again. forward() counts their other pass, with its
+  // loads of the own keys and values, and the stores of keys and values.
+  double first_pass() const {
+    if (again_ == 0) return 0;
+    const double blocks = again_ * blocks_, chunks = again_ * chunks_;
+    double ops = (slices_ - 1) * load_parameters() + blocks * (2 * block_between_uses_ + mlp());
+    if (!model_.attention) return ops;
+    ops += blocks * (separate_norm_ + project_out()) + chunks * (1 + exchange_);
+    return ops + attention_of(chunks);
   }
 
   double backward(const Policies& saved) const {
     const bool again = saved.attention_out == Saved::recompute;
     const double x = moves(saved.input);
-    double ops = load_parameters();
+    double ops = slices_ * load_parameters();
     ops += blocks_ * (x + 2 * block_between_uses_ + moves(saved.mlp_inner) + mlp_gradient());
     if (!model_.attention) return ops;
     const bool y_again = saved.mlp_input == Saved::recompute;
@@ -138,12 +163,12 @@ class Counter {
     }
     if (saved.qkv == Saved::recompute) {
       ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + chunk_between_uses_);
-      ops += streams_ ? 2 * chunks_ : 0;
-    } else if (!streams_) {
+      ops += streams_ && slices_ == 1 ? 2 * kv_moves_ * chunks_ : 0;
+    } else if (!parts_kv()) {
       ops += 2 * moves(saved.qkv);
     }
     if (again) {
-      ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 : 0));
+      ops += attention() + chunks_ * (load_queries(saved) + (streams_ ? 2 * kv_moves_ : 0));
     }
     // The recomputed norm and its gradient, the exchanges of gradients, and the projection's
     // backward.
@@ -160,12 +185,13 @@ class Counter {
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
       const double ops = chunks_ * load_queries(saved);
-      return ops + (streams_ ? 3 * pairs() + 4 * before : chunks_);
+      return ops + (parts_kv() ? pairs() : chunks_) +
+             (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
     }
     double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more
     ops += blocks_ * moves(saved.input);
     ops += exchange_ > 0 ? 2 * chunks_ * chunk_between_uses_ : 2 * blocks_ * block_between_uses_;
-    ops += streams_ ? 2 * chunks_ : 0;
+    ops += streams_ ? 2 * kv_moves_ * chunks_ : 0;
     const double waiting =
         2 * (exchange_ > 0 ? chunk_between_uses_ : block_between_uses_) + block_between_uses_;
     return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * chunk_between_uses_;
@@ -178,9 +204,10 @@ class Counter {
     // Without an end: a message comes, another is sent and awaited.
     ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through + 1);
     ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);
-    double loads = boundary_.has_embedding ? 1 : 0;
+    ops += again_ * blocks_ * (1 + through);
+    double loads = boundary_.has_embedding ? 1 + again_ : 0;
     if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
-    return ops + loads * load_parameters();
+    return ops + slices_ * loads * load_parameters();
   }
 
   // --- states
@@ -188,17 +215,17 @@ class Counter {
   double gradients() const {
     const double stored = s_.gradients == Tier::device ? 0 : 1;
     if (sharded() && p_.zero >= 2) {
-      return batches_ * (2 + tensor_ + stored) + (batches_ - 1) * stored + 1;
+      return passes_ * (2 + tensor_ + stored) + (passes_ - 1) * stored + 1;
     }
     const double summed = sharded() ? 1 : p_.replicas() > 1 ? 1 : 0;
-    return 2 + (2 * batches_ - 1) * stored + tensor_ + summed;
+    return 2 + (2 * passes_ - 1) * stored + tensor_ + summed;
   }
   // A tied embedding has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
     const double stored = s_.gradients == Tier::device ? 0 : 1;
-    if (sharded() && p_.zero >= 2) return batches_ * (2 + tensor_ + 2 * stored);
-    return batches_ * 2 * stored;
+    if (sharded() && p_.zero >= 2) return passes_ * (2 + tensor_ + 2 * stored);
+    return passes_ * 2 * stored;
   }
   double update() const {
     const bool on_device = s_.optimizer == Tier::device;
@@ -221,7 +248,10 @@ class Counter {
   StageBoundary boundary_;
   int64_t layers_ = 0;
   double chunks_ = 1, blocks_ = 1, groups_ = 1, kv_groups_ = 1, batches_ = 1;
+  double slices_ = 1, passes_ = 1;  // passes: slices of all microbatches
+  double again_ = 0;                // the part of the sequence that passes forward twice
   bool streams_ = false;
+  double kv_moves_ = 1;  // ops that move a chunk of streamed K or V
   // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0;
@@ -241,10 +271,17 @@ int64_t ops_without_repeats(const StepRequest& request) {
   const Strategy& s = request.strategy;
   const Lengths lengths = lengths_of(s, request.sequence);
   const int64_t whole = ops_estimate(request);
-  const bool pairs = s.kv == Tier::host || s.backward_order == BackwardOrder::kv_outer;
+  const int64_t slices = s.parallel.pipeline.slices;
+  const bool pairs =
+      s.kv != Tier::device || s.backward_order == BackwardOrder::kv_outer || slices > 1;
   if (!pairs || s.parallel.ring > 1 || lengths.chunks() <= kChunks) return whole;
   StepRequest few = request;
-  if (lengths.blocks() == 1) {
+  if (slices > 1) {
+    const int64_t of_slice = request.sequence / slices;
+    int64_t& fewer = few.strategy.parallel.pipeline.slices;
+    fewer = std::min(slices, std::max<int64_t>(2, kChunks * s.chunk_tokens / of_slice));
+    few.sequence = fewer * of_slice;
+  } else if (lengths.blocks() == 1) {
     few.strategy.block_tokens = few.sequence = kChunks * s.chunk_tokens;
   } else {
     few.sequence = std::max<int64_t>(1, kChunks * s.chunk_tokens / s.block_tokens) * s.block_tokens;

@@ -15,7 +15,7 @@ int tier_of(Saved where) { return where == Saved::host ? 1 : where == Saved::nvm
 
 std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& s,
                                             const Lengths& lengths, const TensorBytes& bytes,
-                                            int64_t kv_units, int64_t layers) {
+                                            int64_t kv_units, int64_t layers, int64_t slices) {
   std::array<int64_t, kTierCount> sum{};
   const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
   const auto covered = [&](const SavedPolicy& policy) {
@@ -27,18 +27,24 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
     sum[0] += (layers - away) * of_layer;
     if (policy.where != Saved::recompute) sum[tier_of(policy.where)] += away * of_layer;
   };
-  const int64_t blocks = lengths.blocks(), chunks = lengths.chunks();
-  add(s.layer_input, blocks * unit(Tensor::x));
+  const int64_t all = s.parallel.pipeline.slices;
+  // A slice that passes again has more than keys and values only before its backward.
+  const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
+  const int64_t blocks = lengths.blocks() / all * whole;
+  const int64_t chunks = lengths.chunks() / all * whole;
+  add(input_policy(s), blocks * unit(Tensor::x));
   add(s.attention_out, blocks * (unit(Tensor::o) + unit(Tensor::lse)));
   add(s.mlp_input, blocks * unit(Tensor::y));
   add(s.mlp_inner, blocks * unit(Tensor::inner));
   add(s.qkv, chunks * lengths.head_groups * unit(Tensor::q));
-  if (chunks == 1 || s.kv != Tier::host) {
+  if (all > 1) {
+    sum[static_cast<int>(s.kv)] += layers * (lengths.chunks() / all * slices) * 2 * unit(Tensor::k);
+  } else if (!streams_keys(s, lengths)) {
     add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
   } else {
-    // Streamed keys and values stay on the host.
+    // Streamed keys and values stay where they are.
     const int64_t kept = s.qkv.where == Saved::recompute ? layers - covered(s.qkv) : layers;
-    sum[1] += kept * chunks * 2 * unit(Tensor::k);
+    sum[static_cast<int>(s.kv)] += kept * chunks * 2 * unit(Tensor::k);
   }
   return sum;
 }
@@ -48,7 +54,8 @@ std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
   const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
                                          request.compute_capability);
   return saved_bytes(request.model, request.strategy, lengths, bytes,
-                     kv_groups(request.model, lengths), request.model.layers);
+                     kv_groups(request.model, lengths), request.model.layers,
+                     request.strategy.parallel.pipeline.slices);
 }
 
 int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths,

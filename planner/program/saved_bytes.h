@@ -9,11 +9,11 @@
 
 namespace longspan {
 
-/// Bytes on each tier, with arena alignment, that the first `layers` layers keep after their
-/// forward. `kv_units`: kv_groups().
+/// Bytes on each tier, with arena alignment, that the first `layers` layers keep after the forward
+/// of the first `slices` slices, one for whole sequences. `kv_units`: kv_groups().
 std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& strategy,
                                             const Lengths& lengths, const TensorBytes& bytes,
-                                            int64_t kv_units, int64_t layers);
+                                            int64_t kv_units, int64_t layers, int64_t slices);
 /// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
 

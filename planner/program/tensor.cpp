@@ -190,10 +190,14 @@ Lengths lengths_of(const Strategy& s, int64_t sequence) {
           s.parallel.ulysses,         s.parallel.tensor, s.head_groups};
 }
 
+bool streams_keys(const Strategy& s, const Lengths& lengths) {
+  return s.kv != Tier::device && lengths.chunks() > 1;
+}
+
 bool sums_attention(const Strategy& s, const Lengths& lengths, DType dtype) {
-  const bool streams = s.kv == Tier::host && lengths.chunks() > 1;
   const bool comes_in_slices = s.parallel.pipeline.slices > 1;
-  return dtype != DType::float32 && (streams || comes_in_slices || s.parallel.ring > 1);
+  return dtype != DType::float32 &&
+         (streams_keys(s, lengths) || comes_in_slices || s.parallel.ring > 1);
 }
 
 GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths) {

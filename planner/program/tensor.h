@@ -174,6 +174,10 @@ struct Lengths {
 };
 Lengths lengths_of(const Strategy& strategy, int64_t sequence);
 
+/// True if the keys and values of a layer are not on the device between uses, but stream there
+/// chunk by chunk.
+bool streams_keys(const Strategy& strategy, const Lengths& lengths);
+
 /// True if the output of a query chunk may come from several ops, as keys stream, come in slices or
 /// travel around a ring, and activations are narrower than the float32 of the sum (o_sum).
 bool sums_attention(const Strategy& strategy, const Lengths& lengths, DType dtype);

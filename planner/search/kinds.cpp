@@ -1,5 +1,7 @@
 #include "planner/search/kinds.h"
 
+#include <algorithm>
+
 namespace longspan {
 
 MeshKey mesh_of(const Candidate& c) {
@@ -7,8 +9,10 @@ MeshKey mesh_of(const Candidate& c) {
   return {p.data, p.tensor, p.ring, p.ulysses, p.pipeline.stages};
 }
 
+// Slices of one stage are blocks, whose number the kind has.
 LayoutKey layout_of(const Candidate& c) {
   const ParallelLayout& p = c.strategy.parallel;
+  const int64_t slices = p.pipeline.slices;
   return {p.data,
           p.tensor,
           p.ring,
@@ -16,7 +20,7 @@ LayoutKey layout_of(const Candidate& c) {
           p.pipeline.stages,
           p.pipeline.schedule,
           p.pipeline.virtual_stages,
-          p.pipeline.slices};
+          p.has_pipeline() ? slices : std::min<int64_t>(slices, 2)};
 }
 
 Kind kind_of(const Candidate& c) {

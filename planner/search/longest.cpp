@@ -348,7 +348,7 @@ class Longest {
     }
     int64_t longest = least_;
     for (FrameShape& shape : shapes) {
-      shape.chunks = shape.head_groups = 1;
+      shape.chunks = shape.head_groups = shape.slices = 1;
       shape.block_parts = 0;
       const auto in_time = [&](int64_t length) {
         const std::optional<Candidate> c = frame_of(shape, length, options_);
@@ -600,6 +600,7 @@ std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape, 
   Strategy s = c.strategy;
   s.chunk_tokens = other->strategy.chunk_tokens;
   s.block_tokens = other->strategy.block_tokens;
+  s.parallel.pipeline.slices = other->strategy.parallel.pipeline.slices;
   other->strategy = std::move(s);
   if (!is_valid(other->strategy, model, other->sequence)) return std::nullopt;
   return other;

@@ -80,7 +80,7 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
   }
   check_choice(options.parallel);
   Evaluator evaluator(model, hw, limits_of(hw, options));
-  const SpaceOptions space = space_of(model, options);
+  const SpaceOptions space = space_of(model, hw, options);
   const LongestWanted wanted{options.granularity, options.longest, options.time};
   MaxSequence result;
   result.strategy = strategy;

@@ -43,7 +43,7 @@ int64_t whole_granularity(const ParallelLayout& parallel) {
 
 bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
   if (!choice.admits_pipelines() || hw.devices() < 2) return false;
-  return choice.pipeline || choice.fixes_pipeline() || hw.device.backend != "cpu";
+  return choice.pipeline || choice.fixes_pipeline() || choice.slices || hw.device.backend != "cpu";
 }
 
 void check_choice(const ParallelChoice& choice) {
@@ -56,10 +56,10 @@ void check_choice(const ParallelChoice& choice) {
   }
   if (choice.pipeline == 1 && choice.fixes_pipeline()) {
     throw bad_input(
-        "--pipeline: one stage has no schedule, virtual stages, slices or microbatches in flight; "
-        "leave them out, or ask for 2 stages or more");
+        "--pipeline: one stage has no schedule, virtual stages or microbatches in flight; leave "
+        "them out, or ask for 2 stages or more");
   }
-  if (choice.slices.value_or(1) > 1 && choice.zero == 3) {
+  if (choice.slices.value_or(1) > 1 && !choice.admits_flat() && choice.zero == 3) {
     throw bad_input(
         "--zero: where slices of sequences are passed on, states are whole or sharded "
         "by stages 0 to 2; got 3");

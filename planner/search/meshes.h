@@ -21,14 +21,18 @@ struct ParallelChoice {
   std::optional<int64_t> pipeline;
   /// Settings that only pipelines have.
   std::optional<std::string> schedule;
-  std::optional<int64_t> virtual_stages, slices, in_flight;
+  std::optional<int64_t> virtual_stages, in_flight;
+  /// Slices of a sequence, of a pipeline or of one stage; 1: whole sequences.
+  std::optional<int64_t> slices;
 
   /// Whether plans without a pipeline are allowed.
   bool admits_flat() const { return pipeline.value_or(1) == 1 && !fixes_pipeline(); }
   /// Whether plans with a pipeline are allowed.
   bool admits_pipelines() const { return pipeline.value_or(2) > 1; }
   /// Whether a setting that only pipelines have is fixed.
-  bool fixes_pipeline() const { return schedule || virtual_stages || slices || in_flight; }
+  bool fixes_pipeline() const { return schedule || virtual_stages || in_flight; }
+  bool admits_whole_sequences() const { return slices.value_or(1) == 1; }
+  bool admits_slices() const { return slices.value_or(2) > 1; }
 };
 
 /// Whether the search considers pipelines. On the cpu backend they gain nothing and the engine does

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+#include "planner/search/space.h"
+
 namespace longspan {
 namespace {
 
@@ -60,7 +63,7 @@ std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const Hardwa
   std::vector<ParallelLayout> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
   for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
-    if (stages == 1 && choice.fixes_pipeline()) continue;
+    if (stages == 1 && (choice.fixes_pipeline() || !choice.admits_whole_sequences())) continue;
     if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;
     for (ParallelLayout mesh : meshes_if_any(model, ranks, choice)) {
@@ -139,6 +142,13 @@ Error none_suits(const PipelineQuestion& q) {
 }
 
 Error none_takes(const PipelineQuestion& q) {
+  if (!q.choice.admits_whole_sequences() && q.choice.admits_flat()) {
+    return bad_input(
+        "--slices: {} cannot be cut into {} slices of {} tokens or more on a rank, of whole chunks "
+        "and without a ring; ask for other slices, or leave --slices out",
+        q.sequence > 0 ? counted(q.sequence, "token", "tokens") : "sequences", *q.choice.slices,
+        kLeastChunkOfRank);
+  }
   if (const std::optional<std::string> reason = pipeline_refusal(q)) {
     return bad_input("pipeline: {}", *reason);
   }

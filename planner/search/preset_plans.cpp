@@ -47,6 +47,10 @@ PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const Har
   if (options.parallel.pipeline.value_or(1) > 1 || options.parallel.fixes_pipeline()) {
     throw bad_input("--pipeline: pipelines are planned by strategy auto; {} has none", preset);
   }
+  if (!options.parallel.admits_whole_sequences()) {
+    throw bad_input("--slices: slices of sequences are planned by strategy auto; {} has none",
+                    preset);
+  }
   if (!model.uniform()) {
     throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
                     model.name, preset);

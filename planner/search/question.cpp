@@ -21,7 +21,8 @@ void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOpt
       model.name, model.max_positions, sequence);
 }
 
-SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
+SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
+                      const QuestionOptions& options) {
   SpaceOptions space;
   space.parallel = options.parallel;
   space.chunk_tokens = options.chunk_tokens;
@@ -29,6 +30,7 @@ SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options) {
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
   space.early_update = options.early_update;
+  space.has_files = capacities(hw)[kNvmeTier] > 0;
   if (options.early_update) {
     if (!space.parallel.admits_flat()) {
       throw bad_input(

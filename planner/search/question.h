@@ -8,7 +8,8 @@
 
 namespace longspan {
 
-SpaceOptions space_of(const ModelSpec& model, const QuestionOptions& options);
+SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
+                      const QuestionOptions& options);
 
 /// The longest sequence that the model has, or may be given, positions for.
 int64_t most_positions(const ModelSpec& model, const QuestionOptions& options);

@@ -222,6 +222,11 @@ class Refinement {
     }
   }
 
+  // Whether slices pass all layers of one stage.
+  static bool is_sliced(const Candidate& c) {
+    const ParallelLayout& p = c.strategy.parallel;
+    return !p.has_pipeline() && p.pipeline.slices > 1;
+  }
   // The frame with the other knobs of the best.
   Candidate carried_to(const Candidate& frame) const {
     Candidate c = frame;
@@ -234,6 +239,9 @@ class Refinement {
     c.strategy.kv = frame.strategy.kv;
     c.strategy.between_uses = frame.strategy.between_uses;
     c.strategy.backward_order = frame.strategy.backward_order;
+    if (is_sliced(c) != is_sliced(best_.candidate)) {
+      c.strategy.layer_input = frame.strategy.layer_input;
+    }
     return c;
   }
 
@@ -252,6 +260,9 @@ class Refinement {
       p.ring = b.parallel.ring;
       p.ulysses = b.parallel.ulysses;
     }
+    // Slices of one stage are blocks.
+    const bool sliced = is_sliced(frame) != is_sliced(best_.candidate);
+    if (!p.has_pipeline() && !b.parallel.has_pipeline()) p.pipeline = b.parallel.pipeline;
     const bool schedule = !(p == b.parallel);
     p.pipeline.schedule = b.parallel.pipeline.schedule;
     p.pipeline.virtual_stages = b.parallel.pipeline.virtual_stages;
@@ -264,7 +275,7 @@ class Refinement {
     const bool block = chunk ? whole_a != whole_b : a.block_tokens != b.block_tokens;
     if (chunk && (chunks > 2.1 || chunks < 0.48)) return false;
     const int differences =
-        (mesh ? 1 : 0) + (schedule ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) +
+        (mesh ? 1 : 0) + (schedule ? 1 : 0) + (sliced ? 1 : 0) + (chunk ? 1 : 0) + (block ? 1 : 0) +
         (a.kv != b.kv ? 1 : 0) + (a.between_uses != b.between_uses ? 1 : 0) +
         (a.backward_order != b.backward_order ? 1 : 0) + (a.head_groups != b.head_groups ? 1 : 0);
     return differences <= 1;

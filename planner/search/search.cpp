@@ -76,7 +76,7 @@ class Search {
         sequence_(sequence),
         options_(options),
         progress_(progress),
-        space_(space_of(model, options)),
+        space_(space_of(model, hw, options)),
         evaluator_(model, hw, limits_of(hw, options)),
         margin_(evaluator_),
         model_(model) {}
@@ -525,7 +525,7 @@ Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::s
                  int64_t sequence, const SearchOptions& options) {
   check_positions(model, sequence, options);
   Evaluator evaluator(model, hw, limits_of(hw, options));
-  const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(model, options))
+  const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(model, hw, options))
                            .best(sequence, options.time);
   Plan plan = plan_of(evaluator, found.candidate, found.score);
   if (found.score.overflow == 0) {

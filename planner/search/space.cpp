@@ -23,7 +23,6 @@ constexpr Placement kPlacements[] = {{kDevice, kDevice, kDevice}, {kDevice, kDev
                                      {kHost, kHost, kNvme}};
 
 constexpr int64_t kTiles[] = {64, 256, 512, 1024, 2048, 4096, 8192};
-constexpr int64_t kLeastChunk = 64;       // tokens of a rank
 constexpr int64_t kPrefetchDepth = 3;     // refined at the end
 constexpr int64_t kMostPipedChunks = 16;  // stages reduce memory as well
 constexpr int64_t kMostChunks = 1024;
@@ -52,17 +51,17 @@ int64_t padded(int64_t sequence, int64_t unit) {
 
 int64_t rings_of(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
-// The numbers of chunks of a sequence; one if it is sliced.
+// The numbers of chunks of a sequence; one if it passes a pipeline in slices.
 std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
   if (p.pipeline.slices > 1) return {1};
-  const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunk);
+  const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunkOfRank);
   return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
 
 std::vector<int64_t> zero_stages(const ParallelLayout& p, const std::optional<int64_t>& fixed) {
   if (fixed) return {*fixed};
   if (p.replicas() == 1) return {0};
-  if (p.pipeline.slices > 1) return {0, 1, 2};
+  if (p.has_pipeline() && p.pipeline.slices > 1) return {0, 1, 2};
   return {0, 1, 2, 3};
 }
 
@@ -151,7 +150,11 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
        {KnobGroup::layer_input, KnobGroup::qkv, KnobGroup::attention_out, KnobGroup::mlp_input}) {
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
       if (where == Saved::nvme && !nvme) continue;
-      if (where == Saved::recompute && group == KnobGroup::layer_input) continue;
+      // A frame of slices that pass again has no other value, others cannot recompute it.
+      if (group == KnobGroup::layer_input &&
+          (where == Saved::recompute || base.layer_input.where == Saved::recompute)) {
+        continue;
+      }
       // At the middle layer, saved bytes are not proportional to the share of layers covered, so
       // shares up to a half and above are separate values.
       for (const double fraction : {0.5, 1.0}) {
@@ -258,8 +261,33 @@ int64_t unit_of(const FrameShape& shape) {
 int64_t shortest_of(const FrameShape& shape) {
   const bool cut =
       shape.chunk_tokens == 0 && shape.chunks * shape.layout.parallel.pipeline.slices > 1;
-  return unit_of(shape) * (cut ? kLeastChunk : 1);
+  return unit_of(shape) * (cut ? kLeastChunkOfRank : 1);
 }
+
+namespace {
+
+// Blocks that are slices of one stage, each of one chunk unless the question fixes their number.
+// Keys and values of all layers may be on
+// any tier.
+void add_sliced(FrameShape shape, const SpaceOptions& options, std::vector<FrameShape>& shapes) {
+  shape.slices = options.parallel.slices.value_or(0);
+  if (shape.slices > 1 && shape.chunk_tokens == 0) {
+    shape.block_parts = shape.chunks == 1 ? 0 : shape.slices;
+    shape.chunks *= shape.slices;
+  } else if (shape.chunk_tokens == 0 && shape.chunks == 1) {
+    return;
+  }
+  for (const Tier kv : {kDevice, kHost, kNvme}) {
+    if (kv == kNvme && !options.has_files) continue;
+    for (const Tier between_uses : {kDevice, kHost}) {
+      shape.kv = kv;
+      shape.between_uses = between_uses;
+      shapes.push_back(shape);
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
                                   int64_t sequence, const SpaceOptions& options, bool min_memory) {
@@ -280,6 +308,9 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
       parts = p.has_pipeline() ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 4, 2, 1};
     }
     const bool streams = !whole && p.ring == 1 && !sliced;
+    const bool may_slice = p.ring == 1 && p.tensor == 1 && !p.has_pipeline();
+    if (may_slice && options.parallel.admits_slices()) add_sliced(shape, options, shapes);
+    if (!p.has_pipeline() && !options.parallel.admits_whole_sequences()) continue;
     const std::vector<Tier> tiers = streams ? std::vector{kDevice, kHost} : std::vector{kDevice};
     for (const int64_t block_parts : parts) {
       shape.block_parts = block_parts;
@@ -323,7 +354,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
     s.chunk_tokens = c.sequence / (shape.chunks * rings * slices);
     const int64_t parts = shape.chunks * p.pipeline.slices;
-    if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunk) return std::nullopt;
+    if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunkOfRank) return std::nullopt;
   }
   if (c.sequence > options.most_tokens) return std::nullopt;
   const int64_t share = c.sequence / p.ring;
@@ -340,6 +371,12 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.kv = shape.kv;
   s.between_uses = shape.between_uses;
   s.backward_order = shape.order;
+  if (shape.slices != 1) {
+    const int64_t blocks = share / s.block_tokens, slices = shape.slices;
+    s.parallel.pipeline.slices = slices == 0 ? blocks : slices;
+    if (blocks == 1 || blocks % s.parallel.pipeline.slices != 0) return std::nullopt;
+    s.layer_input.where = Saved::recompute;
+  }
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
   s.early_update = options.early_update;
@@ -350,11 +387,16 @@ FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
   const Strategy& s = c.strategy;
   const ParallelLayout& p = s.parallel;
   FrameShape shape{{p, c.microbatches}};
-  const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
+  const int64_t slices = p.tensor > 1 || !p.has_pipeline() ? 1 : p.pipeline.slices;
   shape.chunk_tokens = options.chunk_tokens;
   shape.chunks = c.sequence / (s.chunk_tokens * rings_of(p) * slices);
   shape.block_parts = s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;
   shape.head_groups = s.head_groups;
+  if (!p.has_pipeline()) {
+    const int64_t blocks = c.sequence / p.ring / s.block_tokens, own = p.pipeline.slices;
+    shape.layout.parallel.pipeline.slices = 1;
+    shape.slices = own > 1 && own == blocks ? 0 : own;
+  }
   shape.kv = s.kv;
   shape.between_uses = s.between_uses;
   shape.order = s.backward_order;

@@ -2,10 +2,10 @@
 // planner/search.
 //
 // A frame fixes the knobs that determine most of a program's list: the layout of ranks, the
-// pipeline's schedule, the chunk, the block, where keys, values and tensors between uses wait, the
-// order of the backward, and head groups. The other knobs form groups whose demands add up
-// (relaxation.h): states with the ZeRO stage, each saved tensor, the MLP with its tile, the other
-// tiles. Prefetch depth and offload window are refined at the end (refine.h).
+// pipeline's schedule, the chunk, the block, slices of one stage, where keys, values and tensors
+// between uses wait, the order of the backward, and head groups. The other knobs form groups whose
+// demands add up (relaxation.h): states with the ZeRO stage, each saved tensor, the MLP with its
+// tile, the other tiles. Prefetch depth and offload window are refined at the end (refine.h).
 //
 // A length that a frame does not divide is padded, by less than a 256th if that keeps chunks
 // aligned, else by less than a sixteenth.
@@ -34,6 +34,7 @@ struct SpaceOptions {
   int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   bool early_update = false;
+  bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included
 };
 
@@ -79,6 +80,7 @@ struct FrameShape {
   int64_t chunk_tokens = 0;  ///< replaces `chunks` if the question fixes the chunk
   int64_t block_parts = 0;   ///< blocks of a ring position's share; 0: one per chunk
   int64_t head_groups = 1;
+  int64_t slices = 1;  ///< of one stage; 0: one per block
   Tier kv = Tier::device, between_uses = Tier::device;
   BackwardOrder order = BackwardOrder::q_outer;
 };
@@ -102,6 +104,9 @@ int64_t unit_of(const FrameShape& shape);
 
 /// The shortest length at which a shape's chunks are not too small.
 int64_t shortest_of(const FrameShape& shape);
+
+/// The fewest tokens of a chunk on a rank, unless the question fixes the chunk.
+inline constexpr int64_t kLeastChunkOfRank = 64;
 
 /// Limit on program ops in searches for the fastest plan: many chunks slow a step down long before
 /// they make it fit.

@@ -121,6 +121,9 @@ void Steps::block(const Candidate& c, Strategies& all) const {
 
 void Steps::kv(const Candidate& c, Strategies& all) const {
   set_each(c, &Strategy::kv, std::array{Tier::device, Tier::host}, all);
+  if (nvme_ && c.strategy.parallel.pipeline.slices > 1) {
+    all.emplace_back(c.strategy).kv = Tier::nvme;
+  }
 }
 
 void Steps::between_uses(const Candidate& c, Strategies& all) const {

@@ -153,7 +153,7 @@ constexpr auto kRows = std::to_array<KnobRow>({
     // Attention over streamed keys uses a separate sum.
     {.key = "kv",
      .at = at<&Strategy::kv>,
-     .most = kHost,
+     .most = kNvmeTier,
      .changes_list = true,
      .changes_sizes = true,
      .matters = has_chunks},
@@ -192,7 +192,6 @@ constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "saved.layer_input",
      .at = at<&Strategy::layer_input>,
      .most = kSavedNvme,
-     .refused = static_cast<int64_t>(Saved::recompute),  // it has no source to recompute it from
      .changes_list = true},
     {.key = "saved.qkv", .at = at<&Strategy::qkv>, .most = kSavedNvme, .changes_list = true},
     {.key = "saved.attention_out",
@@ -272,7 +271,6 @@ std::string taken_by(const KnobRow& row) {
   }
   std::string list;
   for (int64_t value = row.least; value <= row.most; ++value) {
-    if (!row.takes(value)) continue;
     const char* before = list.empty() ? "" : value == row.most ? " or " : ", ";
     list += before + text_of(row, value);
   }
@@ -293,6 +291,7 @@ const KnobRow* first_out_of_range(const Strategy& s) {
 }
 
 bool have_same_sizes(const Strategy& a, const Strategy& b) {
+  if (a.parallel.pipeline.slices != b.parallel.pipeline.slices) return false;
   return first_not([&]<size_t i>() {
            constexpr const KnobRow& row = kRows[i];
            return !row.changes_sizes || row.at.get(a) == row.at.get(b);

@@ -55,7 +55,6 @@ struct KnobRow {
 
   // The range of values, independent of other knobs.
   int64_t least = 0, most = 1;
-  int64_t refused = -1;        // an excluded value between them; -1: none
   std::string_view unit = {};  // for numbers
   bool optional = false;       // plan files, which may be older, may omit it
 
@@ -72,9 +71,7 @@ struct KnobRow {
   bool (*matters)(const Strategy&, int64_t sequence) = nullptr;
   int64_t (*rows)(const Strategy&) = nullptr;  // for a tile: the number of rows to divide
 
-  constexpr bool takes(int64_t value) const {
-    return value >= least && value <= most && value != refused;
-  }
+  constexpr bool takes(int64_t value) const { return value >= least && value <= most; }
   /// "saved" and "qkv" of "saved.qkv", "" and "kv" of "kv".
   constexpr std::string_view group() const {
     const size_t dot = key.find('.');

@@ -48,7 +48,8 @@ struct Strategy {
                              // once: a multiple of c that divides a ring position's share of S
   int64_t head_groups = 1;  // G: attention processes a rank's heads in G groups, one after another;
                             // G > 1 requires c = S
-  Tier kv = Tier::device;   // K,V (and dK,dV) of the running layer: resident, or streamed from host
+  Tier kv = Tier::device;   // K,V (and dK,dV) of the running layer, or of all layers of slices:
+                            // resident, or streamed from host or a file
   Tier between_uses = Tier::device;  // where residuals, queries and their gradients are
   int64_t prefetch_depth = 1;        // loads are issued this many compute ops before their use
   int64_t offload_window = 1;  // a stored tensor keeps its memory for this many compute ops more
@@ -58,8 +59,9 @@ struct Strategy {
                                // by the norm of the step before; false: after the backward, by this
                                // step's norm
 
-  SavedPolicy layer_input;    // [S, d] per layer; keep, host or nvme
-  SavedPolicy qkv;            // queries, keys, values after RoPE
+  SavedPolicy layer_input;  // [S, d] per layer; recompute: slices of a sequence, of which only K,V
+                            // are saved, pass all layers again before their backward
+  SavedPolicy qkv;          // queries, keys, values after RoPE
   SavedPolicy attention_out;  // attention output and its LSE
   SavedPolicy mlp_input;      // residual after attention
   SavedPolicy mlp_inner;      // pre-activation of the MLP
@@ -83,6 +85,13 @@ std::string_view name_of(BackwardOrder);
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);
+
+/// Where the input of a layer is from the forward that saves it to the backward. A slice that
+/// passes again leaves it where residuals are between uses.
+inline SavedPolicy input_policy(const Strategy& s) {
+  if (s.layer_input.where != Saved::recompute) return s.layer_input;
+  return {s.between_uses == Tier::host ? Saved::host : Saved::keep, 1};
+}
 
 /// The first knob that excludes slices of sequences in a pipeline, and the value that it must have.
 struct KnobRule {

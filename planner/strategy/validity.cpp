@@ -234,6 +234,33 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{"stages of a pipeline update after their last backward",
                     "set early_update to false, or stages to 1"};
      }},
+    {Rule::combination, "saved.layer_input",
+     [](const Question& q) {
+       return q.s.layer_input.where != Saved::recompute ||
+              (q.pipeline().stages == 1 && q.pipeline().slices > 1);
+     },
+     [](const Question&) {
+       return Words{"only slices of a sequence on one stage pass all layers again to recompute it",
+                    "set pipeline.slices to 2 or more and stages to 1, or layer_input to keep or "
+                    "host"};
+     }},
+    {Rule::combination, "saved.layer_input",
+     [](const Question& q) {
+       return q.s.layer_input.where != Saved::recompute || q.s.layer_input.fraction == 1;
+     },
+     [](const Question& q) {
+       return Words{.what = "slices that pass again pass all layers, expected a fraction of 1",
+                    .got = fmt::format("{}", q.s.layer_input.fraction)};
+     }},
+    {Rule::combination, "saved.layer_input",
+     [](const Question& q) {
+       return q.s.layer_input.where != Saved::recompute || q.model.uniform();
+     },
+     [](const Question& q) {
+       return Words{fmt::format("slices pass again through equal layers, and those of {} differ",
+                                q.model.name),
+                    "set layer_input to keep or host"};
+     }},
     {Rule::combination, "pipeline",
      [](const Question& q) {
        return q.pipeline().stages > 1 || q.pipeline() == Pipeline{.slices = q.pipeline().slices};

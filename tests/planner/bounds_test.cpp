@@ -125,6 +125,9 @@ TEST_CASE("no plan on any mesh of ranks takes less than its bound") {
     INFO("seed " << seed);
     const testing::RandomPlan plan = testing::random_plan(seed);
     check_bound(plan.request, plan.hw);
+    if (seed > 50) continue;
+    const testing::RandomPlan sliced = testing::sliced_plan(seed);
+    check_bound(sliced.request, sliced.hw);
   }
 }
 
@@ -134,6 +137,7 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     check_bound(testing::random_request(seed), hw);
+    check_bound(testing::sliced_request(seed), hw);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "planner/evaluate/sampled_simulation.h"
 #include "planner/program/layout.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
@@ -43,6 +44,9 @@ TEST_CASE("ops are counted without lowering") {
     request.boundary = {seed % 3 != 0, seed % 5 != 0};
     request.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(request) == arenas_of(request).ops);
+    StepRequest sliced = testing::sliced_request(seed);
+    sliced.model.attention = seed % 7 != 0;
+    CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
     StepRequest ranks = testing::random_plan(seed).request;
     ranks.rank = ranks.strategy.parallel.ranks() - 1;
     CHECK(ops_estimate(ranks) == arenas_of(ranks).ops);
@@ -50,9 +54,10 @@ TEST_CASE("ops are counted without lowering") {
 }
 
 TEST_CASE("an outline has the arenas and the time of the list") {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
     INFO("seed " << seed);
-    const testing::RandomPlan plan = testing::random_plan(seed);
+    const testing::RandomPlan plan =
+        seed > 60 ? testing::sliced_plan(seed) : testing::random_plan(seed);
     const CostModel cost(plan.hw, plan.request.dtype);
     const Program program = build_program(plan.request);
     const Layout layout = lay_out(program);
@@ -98,6 +103,37 @@ TEST_CASE("random plans of many chunks cost by their period what they cost as a 
   }
   CHECK(within >= plans * 29 / 30);
   CHECK(left_ops < whole_ops * 3 / 4);
+}
+
+TEST_CASE("many slices that pass again cost by their period what they cost as a whole") {
+  int within = 0;
+  const int64_t plans = testing::cases(10, 40);
+  for (int64_t seed = 1; seed <= plans; ++seed) {
+    INFO("seed " << seed);
+    testing::RandomPlan plan = testing::sliced_plan(static_cast<uint64_t>(seed));
+    StepRequest& request = plan.request;
+    int64_t& slices = request.strategy.parallel.pipeline.slices;
+    const int64_t more = 48 + 4 * (seed % 5);
+    request.sequence = request.sequence / slices * more;
+    request.model = fit_positions(request.model, request.sequence);
+    request.model.layers = 4;
+    slices = more;
+    const CostModel cost(plan.hw, request.dtype);
+    const Outline whole = outline_of(request);
+    const StepSeconds seconds = simulate(whole, cost.durations(whole.program), cost.interference());
+    const Evaluation by_period = evaluate_by_period(request, cost);
+    const double off = std::abs(by_period.step_seconds / seconds.step - 1);
+    CHECK(off < 0.1);
+    within += off < 0.01;
+    CHECK(by_period.peak_bytes[0] == whole.arena_bytes[0]);
+    const std::array<int64_t, kTierCount> sampled = SampledSimulation(cost).peak_bytes(request);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const auto live = static_cast<double>(whole.live_bytes[tier]);
+      CHECK(static_cast<double>(sampled[tier]) >= 0.97 * live);
+      CHECK(static_cast<double>(sampled[tier]) <= 1.03 * live);
+    }
+  }
+  CHECK(within >= plans * 9 / 10);
 }
 
 }  // namespace longspan

@@ -76,6 +76,14 @@ TEST_CASE("a plan survives writing and reading, and writes the same bytes again"
   plans.back().strategy = unusual();
   plans.back().microbatches = 3;
   plans.back().predicted = predict(plans.back());
+  plans.push_back(tiny_plan());
+  Strategy& sliced = plans.back().strategy;
+  sliced.chunk_tokens = sliced.block_tokens = 64;
+  sliced.kv = Tier::nvme;
+  sliced.layer_input = {Saved::recompute, 1};
+  sliced.backward_order = BackwardOrder::q_outer;
+  sliced.parallel.pipeline.slices = plans.back().sequence / 64;
+  plans.back().predicted = predict(plans.back());
   plans.push_back(tiny_plan("checkpoint"));
   plans.back().model = load_model("tiny-gpt");
   plans.back().predicted = predict(plans.back());
@@ -152,13 +160,19 @@ TEST_CASE("what this version cannot run is refused by name") {
   check_refused(replaced(text, "stages: 1", "stages: 4"),
                 {"stages", "expected 1, as the pipeline has, got 4"});
   check_refused(replaced(text, "dtype: float32", "dtype: bfloat16"), {"dtype", "bfloat16"});
+  const auto piped = [&](const std::string& pipeline) {
+    return replaced(text, "overlap: true", "overlap: true, pipeline: {" + pipeline + "}");
+  };
+  check_refused(piped("stages: 1, schedule: seq1f1b, slices: 2"), {"need 2 stages or more"});
+  check_refused(piped("stages: 1, slices: 3"), {"pipeline.slices", "3 slices do not divide"});
+  check_refused(piped("stages: 2, slices: 2"), {"schedule", "missing"});
 }
 
 TEST_CASE("knobs and lengths must agree") {
   const std::string text = write_plan(tiny_plan());
   check_refused(replaced(text, "sequence: 256", "sequence: 250"), {"chunk_tokens", "50 or 125"});
   check_refused(replaced(text, "block_tokens: 256", "block_tokens: 96"), {"block_tokens", "96"});
-  check_refused(replaced(text, "  kv: host", "  kv: nvme"), {"kv", "nvme"});
+  check_refused(replaced(text, "  kv: host", "  kv: file"), {"kv", "device, host or nvme"});
   check_refused(replaced(text, "prefetch_depth: ", "prefetch_depth: 9"), {"prefetch_depth"});
   check_refused(replaced(text, "  between_uses:", "  idel:"), {"between_uses", "missing"});
   check_refused(replaced(text, "  between_uses:", "  extra: 1\n  between_uses:"),

@@ -129,9 +129,9 @@ void check_edges(const Program& program, const Layout& layout) {
 }  // namespace
 
 TEST_CASE("random strategies lower to legal programs", "[property]") {
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= 250; ++seed) {
     INFO("seed " << seed);
-    const StepRequest request = random_request(seed);
+    const StepRequest request = seed > 200 ? sliced_request(seed) : random_request(seed);
     const Program program = build_program(request);
     const Layout layout = lay_out(program);
     check_lifetimes(program);

@@ -50,4 +50,22 @@ RandomPlan random_plan(uint64_t seed) {
   return plan;
 }
 
+RandomPlan sliced_plan(uint64_t seed) {
+  for (uint64_t turn = 0;; ++turn) {
+    RandomPlan plan = random_plan(seed + 1000 * turn);
+    StepRequest& request = plan.request;
+    Strategy& s = request.strategy;
+    const int64_t chunks = request.sequence / s.chunk_tokens;
+    if (chunks < 4 || s.parallel.ring > 1 || s.parallel.tensor > 1) continue;
+    // Slices of one block of one chunk; of two blocks; or of one block of two chunks.
+    const int64_t kind = static_cast<int64_t>(seed % 3);
+    s.block_tokens = s.chunk_tokens * (kind == 2 ? 2 : 1);
+    s.parallel.pipeline.slices = kind == 0 ? chunks : chunks / 2;
+    s.backward_order = BackwardOrder::q_outer;
+    s.layer_input = {Saved::recompute, 1};
+    if (seed % 4 == 0 && plan.hw.nvme.capacity_bytes.value > 0) s.kv = Tier::nvme;
+    if (is_valid(s, request.model, request.sequence)) return plan;
+  }
+}
+
 }  // namespace longspan::testing

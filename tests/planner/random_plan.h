@@ -17,4 +17,7 @@ struct RandomPlan {
 /// Returns a plan with a valid strategy. Deterministic for a seed.
 RandomPlan random_plan(uint64_t seed);
 
+/// The same on meshes without ring and tensor group, with slices of one stage that pass again.
+RandomPlan sliced_plan(uint64_t seed);
+
 }  // namespace longspan::testing

@@ -70,4 +70,18 @@ StepRequest random_request(uint64_t seed) {
   return request;
 }
 
+StepRequest sliced_request(uint64_t seed) {
+  for (uint64_t turn = 0;; ++turn) {
+    StepRequest request = random_request(seed + 1000 * turn);
+    Strategy& s = request.strategy;
+    const int64_t blocks = request.sequence / s.block_tokens;
+    if (blocks == 1 || s.backward_order == BackwardOrder::kv_outer) continue;
+    s.parallel.pipeline.slices =
+        blocks % 2 == 0 && blocks > 2 && seed % 3 == 0 ? blocks / 2 : blocks;
+    if (seed % 4 != 0) s.layer_input = {Saved::recompute, 1};
+    if (seed % 5 == 0) s.kv = Tier::nvme;
+    return request;
+  }
+}
+
 }  // namespace longspan::testing

@@ -10,4 +10,7 @@ namespace longspan::testing {
 /// Returns a small random model, legal strategy and suitable length. Deterministic for a seed.
 StepRequest random_request(uint64_t seed);
 
+/// The same, with several slices on one stage, most of which pass forward again.
+StepRequest sliced_request(uint64_t seed);
+
 }  // namespace longspan::testing

@@ -35,6 +35,30 @@ TEST_CASE("random plans take what the sampled simulation says they do, within 1 
   CHECK(peaks >= 0.97 * tiers);
 }
 
+TEST_CASE("slices that pass again take what the sampled simulation says") {
+  constexpr int kPlans = 80;
+  int peaks = 0, tiers = 0;
+  for (uint64_t seed = 1; seed <= kPlans; ++seed) {
+    INFO("seed " << seed);
+    testing::RandomPlan plan = testing::sliced_plan(seed);
+    const CostModel cost(plan.hw, plan.request.dtype);
+    const Program program = build_program(plan.request);
+    const Layout layout = lay_out(program);
+    const double seconds =
+        simulate(program, layout, cost.durations(program), cost.interference(), false).step_seconds;
+    const Evaluation quick = SampledSimulation(cost).evaluate(plan.request);
+    const double off = std::abs(quick.step_seconds / seconds - 1);
+    CHECK(off < 0.01);
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      const auto live = static_cast<double>(layout.live_bytes[tier]);
+      if (live == 0) continue;
+      ++tiers;
+      peaks += std::abs(static_cast<double>(quick.peak_bytes[tier]) / live - 1) < 0.01;
+    }
+  }
+  CHECK(peaks >= 0.97 * tiers);
+}
+
 TEST_CASE("plans that save the first layers in another way take what the sampled simulation says") {
   constexpr int kPlans = 120;
   int plans = 0, near = 0, peaks = 0, tiers = 0;

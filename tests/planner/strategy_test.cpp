@@ -57,7 +57,6 @@ TEST_CASE("knobs that contradict each other are refused") {
     change(s);
     CHECK_THROWS_WITH(validate(s, load_model("tiny-llama"), 8192, "plan"), Catch::Contains(word));
   };
-  refuses([](Strategy& s) { s.kv = Tier::nvme; }, "kv");
   refuses([](Strategy& s) { s.between_uses = Tier::nvme; }, "between_uses");
   refuses([](Strategy& s) { s.layer_input.where = Saved::recompute; }, "layer_input");
   refuses([](Strategy& s) { s.qkv.fraction = 0; }, "qkv");

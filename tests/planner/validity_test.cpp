@@ -125,8 +125,6 @@ std::vector<Case> cases() {
          s.head_groups = 2;
          s.chunk_tokens = 480;
        })},
-      {range, "kv", "expected device or host, got nvme",
-       changed([](Strategy& s) { s.kv = Tier::nvme; })},
       {range, "between_uses", "expected device or host, got nvme",
        changed([](Strategy& s) { s.between_uses = Tier::nvme; })},
       {range, "prefetch_depth", "expected 0 to 64 compute ops, got -1",
@@ -135,8 +133,15 @@ std::vector<Case> cases() {
        changed([](Strategy& s) { s.offload_window = 65; })},
       {range, "saved.layer_input", "got 0",
        changed([](Strategy& s) { s.layer_input.fraction = 0; })},
-      {range, "saved.layer_input", "expected keep, host or nvme, got recompute",
+      {combination, "saved.layer_input", "set pipeline.slices to 2 or more and stages to 1",
        changed([](Strategy& s) { s.layer_input.where = Saved::recompute; })},
+      {combination, "saved.layer_input", "only slices of a sequence on one stage",
+       slice([](Strategy& s) { s.layer_input.where = Saved::recompute; })},
+      {combination, "saved.layer_input", "expected a fraction of 1, got 0.5",
+       with(piped({.slices = 2}),
+            [](Strategy& s) {
+              s.layer_input = {Saved::recompute, 0.5};
+            })},
       {range, "saved.qkv", "got 1.5", changed([](Strategy& s) { s.qkv.fraction = 1.5; })},
       {range, "saved.attention_out", "got -1",
        changed([](Strategy& s) { s.attention_out.fraction = -1; })},
@@ -287,7 +292,8 @@ TEST_CASE("the three ways to ask agree, and what is valid can be lowered") {
   int valid = 0;
   for (uint64_t seed = 0; seed < 4000; ++seed) {
     CAPTURE(seed);
-    StepRequest r = testing::random_request(seed % 400);
+    StepRequest r =
+        seed % 5 == 0 ? testing::sliced_request(seed % 400) : testing::random_request(seed % 400);
     std::mt19937_64 random(seed);
     for (uint64_t i = 0; i < seed % 3; ++i) disturb(r.strategy, random);
     const std::optional<Violation> violation = violation_of(r.strategy, r.model, r.sequence);

@@ -6,6 +6,7 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
+  if (passes_again() && slice_ + 1 < slices_) pass_forward();
   if (!defers_weights_) count_backward();
   if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
@@ -128,8 +129,8 @@ void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Par
       const Projections p = project_chunk(layer, chunk, h >= 0 ? h : x, h >= 0, kv, kv_too);
       q_parked[chunk] = builder_.park(p.q, chunk_between_uses());
       if (kv_too && parts_kv()) {
-        kv.k[chunk] = builder_.park(p.k, Saved::host);
-        kv.v[chunk] = builder_.park(p.v, Saved::host);
+        kv.k[chunk] = builder_.park(p.k, kv_between_uses());
+        kv.v[chunk] = builder_.park(p.v, kv_between_uses());
       }
     }
     if (h >= 0) builder_.release(h);
@@ -370,7 +371,9 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
         d.k = begins ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
         d.v = begins ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
         for (const Parked& parked : {dk[j], dv[j]}) {
-          if (parked.host >= 0) builder_.release(parked.host);
+          for (const BufferId copy : {parked.host, parked.file}) {
+            if (copy >= 0) builder_.release(copy);
+          }
         }
         attention_gradient(layer, i, j, 1, j == i, j == 0, begins, p, output[i], d);
         builder_.release_fetched(kv.k[j], p.k);

@@ -5,9 +5,15 @@
 namespace longspan {
 
 Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
+  if (!saves_) return Saved::recompute;
   // The first layers wait longest for their backward, so the policy applies to them.
   const bool applies = layer < policy.fraction * static_cast<double>(layers_);
   return applies ? policy.where : Saved::keep;
+}
+
+Saved StepLowering::saved_input(int layer) const {
+  const Saved where = saved(s_.layer_input, layer);
+  return saves_ && where == Saved::recompute ? block_between_uses() : where;
 }
 
 BufferId StepLowering::load_tokens(int block) {
@@ -33,7 +39,24 @@ void StepLowering::forward() {
   } else {
     restore_in_flight();
   }
-  last_microbatch_ = ++passed_[0][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
+  if (passes_again() && slice_ + 1 < slices_) {
+    pass_without_saving();
+  } else {
+    pass_forward();
+  }
+  save_in_flight();
+}
+
+void StepLowering::pass_without_saving() {
+  saves_ = false;
+  residual_.assign(blocks_, {});
+  embedding();
+  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
+  saves_ = true;
+}
+
+void StepLowering::pass_forward() {
   residual_.assign(blocks_, {});
   if (stage_->boundary.has_embedding) {
     embedding();
@@ -46,7 +69,6 @@ void StepLowering::forward() {
   } else {
     pass(Tensor::x, residual_);
   }
-  save_in_flight();
 }
 
 void StepLowering::embedding() {
@@ -156,12 +178,14 @@ void StepLowering::open_block(int layer, int block, ForwardBlock& b) {
 
 BufferId StepLowering::open_residual(int layer, int block) {
   LayerSaved& saved_here = saved_[layer];
-  const Saved keep_x = saved(s_.layer_input, layer);
+  const Saved keep_x = saved_input(layer);
   const Parked waiting = residual_[block];
   const BufferId x = builder_.fetch(waiting);
   // A residual on the host already is the saved layer input.
   if (keep_x == Saved::keep) {
     saved_here.x[block].device = x;
+    if (waiting.host >= 0) builder_.release(waiting.host);
+  } else if (keep_x == Saved::recompute) {
     if (waiting.host >= 0) builder_.release(waiting.host);
   } else if (waiting.host >= 0) {
     saved_here.x[block] = builder_.keep_on_host(waiting.host, keep_x);
@@ -176,7 +200,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   const Saved keep_o = saved(s_.attention_out, layer), keep_y = saved(s_.mlp_input, layer);
 
   // The residual is updated in place if the old value is not needed any more.
-  const bool y_in_place = saved(s_.layer_input, layer) != Saved::keep;
+  const bool y_in_place = saved_input(layer) != Saved::keep;
   const BufferId y = y_in_place ? b.x : device(Tensor::y, layer, block);
   project_out(layer, block, b.x, b.o, y);
   saved_here.o[block] = builder_.park(b.o, keep_o);
@@ -206,7 +230,7 @@ void StepLowering::leave_block(int layer, int block, BufferId next, BufferId inn
 void StepLowering::forward_without_attention(int layer) {
   for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = open_residual(layer, block);
-    const bool in_place = saved(s_.layer_input, layer) != Saved::keep;
+    const bool in_place = saved_input(layer) != Saved::keep;
     const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
     leave_block(layer, block, next, mlp_forward(layer, block, x, next));
   }
@@ -252,16 +276,20 @@ void StepLowering::forward_chunks(int layer) {
     ForwardBlock& b = blocks[block_of(chunk)];
     if (chunk % chunks_per_block_ == 0) open_block(layer, block_of(chunk), b);
     Projections& p = projections[chunk];
-    p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv);
+    // A slice that passes again has its keys and values.
+    const bool kv_too = kv.k[chunk].empty();
+    p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv, kv_too);
     // K,V are stored at once, as later chunks load them.
     // Those of slices stay until their backward.
     const bool are_used_again = chunk + 1 < chunks_ || keep_qkv != Saved::recompute || slices_ > 1;
-    if (!streams_kv()) {
+    if (!kv_too) {
+      // They are where the first pass has put them.
+    } else if (!streams_kv()) {
       kv.k[chunk].device = parts_kv() ? p.k : -1;
       kv.v[chunk].device = parts_kv() ? p.v : -1;
     } else if (are_used_again) {
-      kv.k[chunk] = builder_.save(p.k, Saved::host);
-      kv.v[chunk] = builder_.save(p.v, Saved::host);
+      kv.k[chunk] = builder_.save(p.k, kv_between_uses());
+      kv.v[chunk] = builder_.save(p.v, kv_between_uses());
     }
     if (b.h >= 0 && (chunk + 1) % chunks_per_block_ == 0) builder_.release(b.h);
   };
@@ -278,10 +306,18 @@ void StepLowering::forward_chunks(int layer) {
   } else {
     for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
       while (projected <= std::min(chunk + ahead(), end_chunk() - 1)) project(projected++);
-      const Projections& p = projections[chunk];
+      Projections& p = projections[chunk];
       const ForwardBlock& b = blocks[block_of(chunk)];
+      const bool has_kv = p.k >= 0;
+      if (!has_kv) {
+        p.k = builder_.fetch(kv.k[chunk]);
+        p.v = builder_.fetch(kv.v[chunk]);
+      }
       attend_chunk(layer, chunk, kv, p, b.o, b.lse);
-      if (streams_kv()) {
+      if (!has_kv) {
+        builder_.release_fetched(kv.k[chunk], p.k);
+        builder_.release_fetched(kv.v[chunk], p.v);
+      } else if (streams_kv()) {
         builder_.release_after_window(p.k);
         builder_.release_after_window(p.v);
       }
@@ -310,6 +346,7 @@ void StepLowering::forward_chunks(int layer) {
 }
 
 void StepLowering::loss_stage() {
+  last_microbatch_ = ++passed_[0][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
   const BufferId head = parameters(head_unit()), output = parameters(output_unit());
   const BufferId head_grads = gradients(head_unit()), output_grads = gradients(output_unit());
   for (int block = end_block() - 1; block >= first_block(); --block) {

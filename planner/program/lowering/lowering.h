@@ -106,6 +106,10 @@ class StepLowering {
   // --- forward.cpp
   void begin_microbatch();
   void forward();
+  /// From the stage's input through all layers, and to the loss or the next stage.
+  void pass_forward();
+  /// The same for a slice that passes again before its backward: it leaves nothing but K,V.
+  void pass_without_saving();
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
@@ -320,7 +324,14 @@ class StepLowering {
                               : unit == head_unit()    ? UnitKind::head
                                                        : UnitKind::layer);
   }
+  /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
+  /// without saving.
   Saved saved(const SavedPolicy& policy, int layer) const;
+  /// The same of a layer's input. Recomputed ones are there once their slice passes again.
+  Saved saved_input(int layer) const;
+  /// Whether slices pass forward again before their backward, as inputs of layers are not saved.
+  /// The last slice does not, as its backward follows its forward.
+  bool passes_again() const { return s_.layer_input.where == Saved::recompute; }
   int block_of(int chunk) const { return chunk / chunks_per_block_; }
   BufferId device(Tensor tensor, int layer, int index) {
     return builder_.create(tensor, Tier::device, layer, index);
@@ -342,8 +353,11 @@ class StepLowering {
   /// K,V are one buffer for each chunk, as they stream or come slice by slice; otherwise one for
   /// all.
   bool parts_kv() const { return streams_kv() || slices_ > 1; }
-  bool streams_kv() const { return chunks_ > 1 && program_.strategy.kv == Tier::host; }
-  Saved kv_between_uses() const { return streams_kv() ? Saved::host : Saved::keep; }
+  bool streams_kv() const { return streams_keys(program_.strategy, program_.lengths); }
+  Saved kv_between_uses() const {
+    if (!streams_kv()) return Saved::keep;
+    return program_.strategy.kv == Tier::host ? Saved::host : Saved::nvme;
+  }
   /// Gradients of K,V are per chunk or head group; otherwise all chunks add to the same buffers.
   bool parts_kv_gradients() const { return parts_kv() || in_groups(); }
   // The blocks and chunks of the current slice.
@@ -364,8 +378,9 @@ class StepLowering {
   int layers_, chunks_, blocks_, chunks_per_block_, slices_;
   std::vector<int> slice_ends_;  // in blocks
   int head_groups_, groups_per_kv_;
-  bool last_microbatch_ = false;                // and slice, of its stage, in forward or backward
-  std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: forward, backward
+  bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
+  std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward
+  bool saves_ = true;                           // the current pass saves tensors for the backward
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
 
