@@ -33,6 +33,7 @@ class Counter {
     blocks_ = static_cast<double>(lengths.blocks());
     groups_ = static_cast<double>(lengths.head_groups);
     kv_groups_ = static_cast<double>(kv_groups(model_, lengths));
+    slices_ = static_cast<double>(p_.pipeline.slices);
     batches_ = static_cast<double>(request.microbatches);
     layers_ = model_.layers;
     streams_ = lengths.chunks() > 1 && s_.kv == Tier::host;
@@ -86,6 +87,8 @@ class Counter {
     return 1 + tensor_ * (1 + (model_.attention_out_bias ? 1 : 0));
   }
   double pairs() const { return chunks_ * (chunks_ + 1) / 2; }
+  // Pairs of a query chunk and a part of the keys, which is a chunk if they stream, else a slice.
+  double pairs_of_parts() const { return streams_ ? pairs() : chunks_ * (slices_ + 1) / 2; }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
     return (s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0);
@@ -95,7 +98,7 @@ class Counter {
   double attention() const {
     if (p_.ring > 1) return ring_attention_ + ring_steps_ + chunks_ * exchange_;
     const double loads = streams_ ? 2 * (pairs() - chunks_) : 0;
-    return (streams_ ? pairs() : chunks_) + loads + chunks_ * exchange_;
+    return pairs_of_parts() + loads + chunks_ * exchange_;
   }
   double load_queries(const Policies& saved) const {
     return saved.qkv == Saved::recompute ? chunk_between_uses_ : moves(saved.qkv);
@@ -160,7 +163,7 @@ class Counter {
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
       const double ops = chunks_ * load_queries(saved);
-      return ops + (streams_ ? 3 * pairs() + 4 * before : chunks_);
+      return ops + pairs_of_parts() + (streams_ ? 2 * pairs() + 4 * before : 0);
     }
     double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more
     ops += blocks_ * moves(saved.input);
@@ -220,7 +223,7 @@ class Counter {
   const ParallelLayout& p_;
   StageBoundary boundary_;
   int64_t layers_ = 0;
-  double chunks_ = 1, blocks_ = 1, groups_ = 1, kv_groups_ = 1, batches_ = 1;
+  double chunks_ = 1, blocks_ = 1, slices_ = 1, groups_ = 1, kv_groups_ = 1, batches_ = 1;
   bool streams_ = false;
   // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
