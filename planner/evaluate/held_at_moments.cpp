@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 namespace longspan {
@@ -64,6 +65,27 @@ class RankList {
     return most;
   }
 
+  /// The most microbatches in flight at the backward of a sequence's last slice on a stage. The
+  /// slice counts on all layers.
+  double at_last_slice(int32_t stage, const std::vector<int64_t>& tokens) const {
+    const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+    std::map<int32_t, int64_t> last;  // layers of a microbatch's last slice
+    int64_t held = 0, most = 0;       // tokens times layers
+    for (const Action& a : actions_) {
+      if (a.kind != ActionKind::forward && a.kind != ActionKind::backward) continue;
+      const auto slice = static_cast<size_t>(a.slice);
+      const bool is_last = slice + 1 == tokens.size(), adds = a.kind == ActionKind::forward;
+      const int64_t layers = layers_[static_cast<size_t>(a.stage)];
+      int64_t& own = last[a.microbatch];
+      if (is_last && !adds && a.stage == stage) {
+        most = std::max(most, held + (count_ - own) * tokens.back());
+      }
+      held += (adds ? 1 : -1) * layers * tokens[slice];
+      if (is_last) own += (adds ? 1 : -1) * layers;
+    }
+    return static_cast<double>(most) / static_cast<double>(all) / static_cast<double>(count_);
+  }
+
  private:
   const std::vector<Action>& actions_;
   const std::vector<int64_t>& layers_;
@@ -71,7 +93,29 @@ class RankList {
   int64_t count_ = 0;  // layers of the rank
 };
 
+// The layers in whose backward moments are, from the third moment on, two in each.
+std::array<int64_t, 3> layers_of_moments(int64_t count) {
+  return {count - 1, std::min((count + 1) / 2, count - 1), 0};
+}
+
 }  // namespace
+
+HeldAtMoments held_in_sliced_lists(const Schedule& schedule, const std::vector<int64_t>& layers,
+                                   const std::vector<int64_t>& tokens) {
+  const std::vector<int32_t> ranks = schedule.ranks_of_stages();
+  const RankList first(schedule, ranks.front(), layers), last(schedule, ranks.back(), layers);
+  const auto at_layer = [&](int64_t layer) {
+    return first.at_last_slice(first.stage_of(layer), tokens);
+  };
+  HeldAtMoments result;
+  result.held[0] = at_layer(0);
+  result.held[Demand::kLossMoment] = last.at_last_slice(last.last_stage(), tokens);
+  for (size_t i = 0; i < 3; ++i) {
+    result.held[2 + 2 * i] = result.held[3 + 2 * i] =
+        at_layer(layers_of_moments(first.layers())[i]);
+  }
+  return result;
+}
 
 HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers) {
   const std::vector<int32_t> ranks = schedule.ranks_of_stages();
@@ -83,9 +127,8 @@ HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>
   // The loss runs at the end of a forward or at the start of its backward.
   besides[Demand::kLossMoment] = least(last.at(ActionKind::forward, last.last_stage()),
                                        last.at(ActionKind::backward, last.last_stage()));
-  const int64_t count = first.layers();
-  const int64_t of_moments[] = {count - 1, std::min((count + 1) / 2, count - 1), 0};
-  for (int i = 0; i < 3; ++i) {
+  const std::array<int64_t, 3> of_moments = layers_of_moments(first.layers());
+  for (size_t i = 0; i < 3; ++i) {
     const Besides own = first.at(ActionKind::backward, first.stage_of(of_moments[i]));
     besides[2 + 2 * i] = besides[3 + 2 * i] = own;
   }

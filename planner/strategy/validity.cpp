@@ -224,7 +224,8 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "pipeline",
      [](const Question& q) {
-       return q.pipeline().stages > 1 || q.pipeline() == Pipeline{.slices = q.pipeline().slices};
+       const Pipeline& p = q.pipeline();
+       return p.stages > 1 || p == Pipeline{.slices = p.slices, .equal_work = p.equal_work};
      },
      [](const Question&) { return Words{"a schedule and virtual stages need 2 stages or more"}; }},
 });
@@ -309,7 +310,9 @@ constexpr auto kSliceChecks = std::to_array<Check>({
      }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) {
-       return q.mesh().tensor > 1 || q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
+       // Plans of tensor groups once had one block for all slices.
+       return (q.mesh().tensor > 1 && q.s.block_tokens == q.sequence) ||
+              q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
      },
      [](const Question& q) {
        return Words{fmt::format("slices of {} tokens are no multiple of the block of {}",
