@@ -33,7 +33,11 @@ struct Blocks {
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
   void mlp_backward(auto... args) { cpu::mlp_backward(layer, args...); }
+  void mlp_backward_input(auto... args) { cpu::mlp_backward_input(layer, args...); }
+  void mlp_backward_weight(auto... args) { cpu::mlp_backward_weight(layer, args...); }
   void out_backward(auto... args) { cpu::out_backward(layer, args...); }
+  void out_backward_input(auto... args) { cpu::out_backward_input(layer, args...); }
+  void out_backward_weight(auto... args) { cpu::out_backward_weight(layer, args...); }
   void attention_backward(const float* q, const float* k, const float* v, const float* d_o,
                           const float* lse, const float* delta, int64_t q0, int64_t nq, int64_t k0,
                           int64_t nk, bool first_dq, float* dq, bool first_dkv, float* dk,
@@ -42,9 +46,11 @@ struct Blocks {
                             first_dkv, dk, dv, workspace, rows);
   }
   void qkv_backward(auto... args) { cpu::qkv_backward(layer, args...); }
+  void qkv_backward_input(auto... args) { cpu::qkv_backward_input(layer, args...); }
+  void qkv_backward_weight(auto... args) { cpu::qkv_backward_weight(layer, args...); }
   void norm_backward(const float* unit, bool of_mlp, const float* x, const float* dh, int64_t n,
-                     float* dx, float* unit_gradient) {
-    (of_mlp ? norm2_backward : norm1_backward)(layer, unit, x, dh, n, dx, unit_gradient);
+                     const float* more, float* dx, float* unit_gradient) {
+    (of_mlp ? norm2_backward : norm1_backward)(layer, unit, x, dh, n, more, dx, unit_gradient);
   }
   void residual_backward(auto... args) { cpu::residual_backward(layer, args...); }
   void embed_backward(auto... args) { cpu::embed_backward(layer, args...); }

@@ -49,6 +49,10 @@ int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool sa
 /// t*(d+F+W); with has_inner t*(d+F); partial: without d
 int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner,
                                bool partial = false);
+/// t*F
+int64_t mlp_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// 0; with qk_norm t*A
+int64_t qkv_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*(2d+V)
 int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0: the tiles of attention live on the stacks of the pool's threads.
@@ -65,13 +69,14 @@ void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx,
 
 /// h[n,d] = norm1(x[n,d]). qkv_forward includes it unless its input is already normed.
 void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
-/// dx[n,d] += norm1'(x; dh[n,d]); adds the gradient of norm1's weight (and bias).
+/// dx[n,d] = more[n,d] + norm1'(x; dh[n,d]); adds the gradient of norm1's weight (and bias). dx may
+/// alias `more`.
 void norm1_backward(const BlockContext&, const float* unit, const float* x, const float* dh,
-                    int64_t n, float* dx, float* unit_gradient);
+                    int64_t n, const float* more, float* dx, float* unit_gradient);
 /// The same for norm2. mlp_forward includes it unless it is partial.
 void norm2_forward(const BlockContext&, const float* unit, const float* y, int64_t n, float* h);
 void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
-                    int64_t n, float* dy, float* unit_gradient);
+                    int64_t n, const float* more, float* dy, float* unit_gradient);
 
 /// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). Row r is at global position
 /// position0 + r. With `normed`, x is already norm1's output. For a group of heads, A and G are the
@@ -85,6 +90,13 @@ void qkv_forward(const BlockContext&, const float* unit, const float* x, bool no
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
                   float* unit_gradient, float* workspace, const HeadGroup& heads = {});
+/// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
+/// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
+void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
+                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        float* dqkv, float* dh, float* unit_gradient, float* workspace);
+void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const float* dqkv,
+                         float* unit_gradient);
 
 /// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
 /// position p is visible to queries at positions >= p; masked tiles are skipped. Scale 1/sqrt(D).
@@ -109,6 +121,11 @@ void out_forward(const BlockContext&, const float* unit, const float* x, const f
 /// may alias o. With `partial`, residual_backward computes the gradient of b instead.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
                   int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial = false);
+/// Its two parts.
+void out_backward_input(const BlockContext&, const float* unit, const float* dy, const float* o,
+                        int64_t n, float* d_o, float* delta);
+void out_backward_weight(const BlockContext&, const float* dy, const float* o, int64_t n,
+                         float* unit_gradient, bool partial = false);
 
 /// y[n,d] = x[n,d] + sum[n,d] + the bias of the MLP's or attention's output, if it has one: the
 /// part that the partial forms leave out. y may alias x.
@@ -130,6 +147,15 @@ void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false);
+/// The backward of the MLP alone, without norm and residual, in two parts. The first writes
+/// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
+/// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again.
+void mlp_backward_input(const BlockContext&, const float* unit, const float* h, const float* dy,
+                        int64_t n, int64_t tile, float* inner, float* act, float* dh,
+                        float* workspace);
+/// Adds the gradients of the MLP's weights. With `partial`, not that of the last bias.
+void mlp_backward_weight(const BlockContext&, const float* h, const float* dy, const float* inner,
+                         const float* act, int64_t n, float* unit_gradient, bool partial = false);
 
 /// Final norm, logits, cross-entropy and their gradients in one pass per tile. loss (+=, double) is
 /// the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with its gradient and may

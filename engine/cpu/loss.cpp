@@ -93,7 +93,7 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     }
     gemm_tn(pool, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
     gemm_nn(pool, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
-    norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, false,
+    norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, nullptr,
                   dx + row * d, norm_tensors(head_gradient, 0, bias));
   }
   if (!std::isfinite(total)) {

@@ -78,6 +78,51 @@ void activate(const BlockContext& context, const float* inner, int64_t n, float*
   });
 }
 
+// Adds the gradients of the down projection from g[n,d] and its input act[n,F].
+void down_gradients(const BlockContext& context, const float* g, const float* act, int64_t n,
+                    bool partial, float* unit_gradient) {
+  const LayerOffsets& at = context.layer;
+  const int64_t d = context.model->hidden;
+  const int64_t f = context.model->ffn;
+  gemm_tn(*context.pool, d, f, n, g, d, act, f, Into::add, unit_gradient + at.down_weight, f);
+  if (!partial && at.down_bias >= 0) {
+    add_column_sums(*context.pool, g, n, d, unit_gradient + at.down_bias);
+  }
+}
+
+// Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
+void up_gradients(const BlockContext& context, const float* z, const float* h, int64_t n,
+                  float* unit_gradient) {
+  const LayerOffsets& at = context.layer;
+  const int64_t d = context.model->hidden;
+  const int64_t w = inner_width(*context.model);
+  gemm_tn(*context.pool, w, d, n, z, w, h, d, Into::add, unit_gradient + at.up_weight, d);
+  if (at.up_bias >= 0) add_column_sums(*context.pool, z, n, w, unit_gradient + at.up_bias);
+}
+
+// Replaces inner[n,W] by its gradient; d_act[n,F] is written with that of the activations.
+void inner_gradient(const BlockContext& context, const float* unit, const float* g, int64_t n,
+                    float* d_act, float* inner) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden;
+  const int64_t f = model.ffn;
+  const int64_t w = inner_width(model);
+  gemm_nn(*context.pool, n, f, d, g, d, unit + context.layer.down_weight, f, Into::write, d_act, f);
+  for_rows(*context.pool, n, w, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      activate_row_backward(model, d_act + i * f, inner + i * w);
+    }
+  });
+}
+
+// dh[n,d] from the gradient of inner[n,W].
+void up_input(const BlockContext& context, const float* unit, const float* z, int64_t n,
+              float* dh) {
+  const int64_t d = context.model->hidden;
+  const int64_t w = inner_width(*context.model);
+  gemm_nn(*context.pool, n, d, w, z, w, unit + context.layer.up_weight, d, Into::write, dh, d);
+}
+
 int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner,
                     bool partial) {
   const char* what = "mlp workspace";
@@ -106,10 +151,10 @@ void norm2_forward(const BlockContext& context, const float* unit, const float* 
 }
 
 void norm2_backward(const BlockContext& context, const float* unit, const float* y, const float* dh,
-                    int64_t n, float* dy, float* unit_gradient) {
+                    int64_t n, const float* more, float* dy, float* unit_gradient) {
   const LayerOffsets& at = context.layer;
   norm_backward(*context.pool, *context.model, norm_tensors(unit, at.norm2_weight, at.norm2_bias),
-                y, dh, n, true, dy, norm_tensors(unit_gradient, at.norm2_weight, at.norm2_bias));
+                y, dh, n, more, dy, norm_tensors(unit_gradient, at.norm2_weight, at.norm2_bias));
 }
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
@@ -145,8 +190,6 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
                   int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial) {
   const ModelSpec& model = *context.model;
-  const LayerOffsets& at = context.layer;
-  ThreadPool& pool = *context.pool;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
@@ -162,18 +205,39 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
     const float* h = partial ? from : normed;
     if (inner == nullptr) up_forward(context, unit, h, rows, z);
     activate(context, z, rows, act);
-    gemm_tn(pool, d, f, rows, g, d, act, f, Into::add, unit_gradient + at.down_weight, f);
-    if (!partial && at.down_bias >= 0)
-      add_column_sums(pool, g, rows, d, unit_gradient + at.down_bias);
-    gemm_nn(pool, rows, f, d, g, d, unit + at.down_weight, f, Into::write, act, f);
-    for_rows(pool, rows, w, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) activate_row_backward(model, act + i * f, z + i * w);
-    });
-    gemm_tn(pool, w, d, rows, z, w, h, d, Into::add, unit_gradient + at.up_weight, d);
-    if (at.up_bias >= 0) add_column_sums(pool, z, rows, w, unit_gradient + at.up_bias);
-    gemm_nn(pool, rows, d, w, z, w, unit + at.up_weight, d, Into::write, partial ? g : normed, d);
-    if (!partial) norm2_backward(context, unit, from, normed, rows, g, unit_gradient);
+    down_gradients(context, g, act, rows, partial, unit_gradient);
+    inner_gradient(context, unit, g, rows, act, z);
+    up_gradients(context, z, h, rows, unit_gradient);
+    up_input(context, unit, z, rows, partial ? g : normed);
+    if (!partial) norm2_backward(context, unit, from, normed, rows, g, g, unit_gradient);
   }
+}
+
+int64_t mlp_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  return checked_mul(std::min(n, tile), model.ffn, "mlp workspace");
+}
+
+void mlp_backward_input(const BlockContext& context, const float* unit, const float* h,
+                        const float* dy, int64_t n, int64_t tile, float* inner, float* act,
+                        float* dh, float* workspace) {
+  const int64_t d = context.model->hidden;
+  const int64_t f = context.model->ffn;
+  const int64_t w = inner_width(*context.model);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    float* z = inner + row * w;
+    if (h != nullptr) up_forward(context, unit, h + row * d, rows, z);
+    activate(context, z, rows, act + row * f);
+    inner_gradient(context, unit, dy + row * d, rows, workspace, z);
+    up_input(context, unit, z, rows, dh + row * d);
+  }
+}
+
+void mlp_backward_weight(const BlockContext& context, const float* h, const float* dy,
+                         const float* inner, const float* act, int64_t n, float* unit_gradient,
+                         bool partial) {
+  down_gradients(context, dy, act, n, partial, unit_gradient);
+  up_gradients(context, inner, h, n, unit_gradient);
 }
 
 }  // namespace longspan::cpu

@@ -109,7 +109,7 @@ void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const fl
 }
 
 void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
-                   const float* x, const float* dh, int64_t n, bool add, float* dx,
+                   const float* x, const float* dh, int64_t n, const float* more, float* dx,
                    NormTensors<float> gradients) {
   const int64_t d = model.hidden;
   RowStats stats[kBackwardRows];
@@ -127,13 +127,13 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
     for_rows(pool, rows, d, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const RowStats& s = stats[i];
-        float* target = dx + (first + i) * d;
+        const int64_t row = (first + i) * d;
         for_lanes(d, [&](int64_t j, int64_t count) {
           const Vec xhat = (load(x_part + i * d + j, count) - s.mean) * s.r;
           const Vec g = load(parameters.weight + j, count) * load(dh_part + i * d + j, count);
           Vec v = s.r * (g - s.mean_g - xhat * s.mean_g_xhat);
-          if (add) v += load(target + j, count);
-          store(target + j, v, count);
+          if (more != nullptr) v += load(more + row + j, count);
+          store(dx + row + j, v, count);
         });
       }
     });

@@ -28,10 +28,10 @@ NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
 void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
                   const float* x, int64_t n, float* h);
 
-/// dx[n,d] = (with `add`: +=) the gradient of x from dh[n,d]; gradients of the parameters +=.
-/// Without `add`, dx may alias x.
+/// dx[n,d] = the gradient of x from dh[n,d], plus `more` [n,d] unless null; gradients of the
+/// parameters +=. dx may alias `more`; without it, x.
 void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
-                   const float* x, const float* dh, int64_t n, bool add, float* dx,
+                   const float* x, const float* dh, int64_t n, const float* more, float* dx,
                    NormTensors<float> gradients);
 
 /// RMSNorm in place of one head of `width` elements.

@@ -85,15 +85,27 @@ void residual_backward(const BlockContext& context, bool of_mlp, const float* dy
 
 void out_backward(const BlockContext& context, const float* unit, const float* dy, const float* o,
                   int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial) {
-  const ModelSpec& model = *context.model;
-  const int64_t d = model.hidden;
-  const int64_t a = model.attention_width();
   // Needs the whole of o, which d_o may replace below.
+  out_backward_weight(context, dy, o, n, unit_gradient, partial);
+  out_backward_input(context, unit, dy, o, n, d_o, delta);
+}
+
+void out_backward_weight(const BlockContext& context, const float* dy, const float* o, int64_t n,
+                         float* unit_gradient, bool partial) {
+  const int64_t d = context.model->hidden;
+  const int64_t a = context.model->attention_width();
   gemm_tn(*context.pool, d, a, n, dy, d, o, a, Into::add, unit_gradient + context.layer.out_weight,
           a);
   if (!partial && context.layer.out_bias >= 0) {
     add_column_sums(*context.pool, dy, n, d, unit_gradient + context.layer.out_bias);
   }
+}
+
+void out_backward_input(const BlockContext& context, const float* unit, const float* dy,
+                        const float* o, int64_t n, float* d_o, float* delta) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden;
+  const int64_t a = model.attention_width();
   const OutBackward p{n,  d, a,   model.heads, model.head_dim, unit + context.layer.out_weight,
                       dy, o, d_o, delta};
   const int64_t group = std::max<int64_t>(1, kCols / model.head_dim);

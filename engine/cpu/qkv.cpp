@@ -109,16 +109,22 @@ void backward_head_norm(const BlockContext& context, const float* unit, const Pa
   }
 }
 
-// Adds the gradients of one part's tensors from dy[n,width] (overwritten).
-void backward_part(const BlockContext& context, const float* unit, const Part& part, const float* h,
-                   int64_t n, int64_t position, float* dy, float* unit_gradient, float* before) {
-  const int64_t d = context.model->hidden;
+// Replaces dy[n,width] by the gradient of one part's product; adds that of its norm.
+void backward_to_product(const BlockContext& context, const float* unit, const Part& part,
+                         const float* h, int64_t n, int64_t position, float* dy,
+                         float* unit_gradient, float* before) {
   if (part.rotates) {
     context.rope->rotate(*context.pool, n, position, part.heads, Rope::Turn::back, dy);
   }
   if (part.norm >= 0) {
     backward_head_norm(context, unit, part, h, n, dy, unit_gradient + part.norm, before);
   }
+}
+
+// Adds the gradients of one part's weight and bias from that of its product.
+void weight_gradients(const BlockContext& context, const Part& part, const float* h, int64_t n,
+                      const float* dy, float* unit_gradient) {
+  const int64_t d = context.model->hidden;
   for_runs(part, [&](int64_t row, int64_t col) {
     if (context.layer.qkv_bias >= 0) {
       add_column_sums(*context.pool, dy + col, n, part.run,
@@ -159,10 +165,10 @@ void norm1_forward(const BlockContext& context, const float* unit, const float* 
 }
 
 void norm1_backward(const BlockContext& context, const float* unit, const float* x, const float* dh,
-                    int64_t n, float* dx, float* unit_gradient) {
+                    int64_t n, const float* more, float* dx, float* unit_gradient) {
   const LayerOffsets& at = context.layer;
   norm_backward(*context.pool, *context.model, norm_tensors(unit, at.norm1_weight, at.norm1_bias),
-                x, dh, n, true, dx, norm_tensors(unit_gradient, at.norm1_weight, at.norm1_bias));
+                x, dh, n, more, dx, norm_tensors(unit_gradient, at.norm1_weight, at.norm1_bias));
 }
 
 void qkv_forward(const BlockContext& context, const float* unit, const float* x, bool normed,
@@ -201,8 +207,10 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
       h = workspace;
     }
     const auto backward = [&](const Part& part, float* dy) {
-      backward_part(context, unit, part, h, rows, position0 + row, dy + row * part.width(),
-                    unit_gradient, before);
+      float* of_rows = dy + row * part.width();
+      backward_to_product(context, unit, part, h, rows, position0 + row, of_rows, unit_gradient,
+                          before);
+      weight_gradients(context, part, h, rows, of_rows, unit_gradient);
     };
     backward(parts.q, dq);
     if (dk != nullptr) {
@@ -219,8 +227,55 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
       input(parts.k, dk, Into::add);
       input(parts.v, dv, Into::add);
     }
-    if (!normed) norm1_backward(context, unit, x + row * d, dh, rows, dx + row * d, unit_gradient);
+    float* to = dx + row * d;
+    if (!normed) norm1_backward(context, unit, x + row * d, dh, rows, to, to, unit_gradient);
   }
+}
+
+int64_t qkv_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  return checked_mul(std::min(n, tile), model.qk_norm ? model.attention_width() : 0,
+                     "qkv backward workspace");
+}
+
+void qkv_backward_input(const BlockContext& context, const float* unit, const float* h, int64_t n,
+                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        float* dqkv, float* dh, float* unit_gradient, float* workspace) {
+  const int64_t d = context.model->hidden;
+  const Parts parts = parts_of(context, {});
+  const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    float* joint = dqkv + row * width;
+    const auto backward = [&](const Part& part, float* dy) {
+      float* from = dy + row * part.width();
+      float* to = joint + part.row;
+      backward_to_product(context, unit, part, h + row * d, rows, position0 + row, from,
+                          unit_gradient, workspace);
+      for_rows(*context.pool, rows, part.width(), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          std::copy_n(from + i * part.width(), part.width(), to + i * width);
+        }
+      });
+    };
+    backward(parts.q, dq);
+    backward(parts.k, dk);
+    backward(parts.v, dv);
+    gemm_nn(*context.pool, rows, d, width, joint, width, unit + context.layer.qkv_weight, d,
+            Into::write, dh + row * d, d);
+  }
+}
+
+void qkv_backward_weight(const BlockContext& context, const float* h, int64_t n, const float* dqkv,
+                         float* unit_gradient) {
+  const ModelSpec& model = *context.model;
+  const LayerOffsets& at = context.layer;
+  const int64_t d = model.hidden;
+  const int64_t width = model.attention_width() + 2 * model.kv_width();
+  if (at.qkv_bias >= 0) {
+    add_column_sums(*context.pool, dqkv, n, width, unit_gradient + at.qkv_bias);
+  }
+  gemm_tn(*context.pool, width, d, n, dqkv, width, h, d, Into::add, unit_gradient + at.qkv_weight,
+          d);
 }
 
 }  // namespace longspan::cpu

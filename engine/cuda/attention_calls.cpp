@@ -51,9 +51,17 @@ class Recorder {
   template <class... A>
   void qkv_backward(A&&...) {}
   template <class... A>
+  void qkv_backward_input(A&&...) {}
+  template <class... A>
+  void qkv_backward_weight(A&&...) {}
+  template <class... A>
   void out_forward(A&&...) {}
   template <class... A>
   void out_backward(A&&...) {}
+  template <class... A>
+  void out_backward_input(A&&...) {}
+  template <class... A>
+  void out_backward_weight(A&&...) {}
   template <class... A>
   void residual_forward(A&&...) {}
   template <class... A>
@@ -62,6 +70,10 @@ class Recorder {
   void mlp_forward(A&&...) {}
   template <class... A>
   void mlp_backward(A&&...) {}
+  template <class... A>
+  void mlp_backward_input(A&&...) {}
+  template <class... A>
+  void mlp_backward_weight(A&&...) {}
   template <class... A>
   void loss_forward_backward(A&&...) {}
   template <class... A>

@@ -112,9 +112,9 @@ void Blocks<T>::norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, 
 }
 
 template <class T>
-void Blocks<T>::norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, T* dx,
-                              float* unit_gradient) {
-  cuda::norm_backward<T>(queue_, norm_kind(), norm_tensors(unit, of_mlp), x, dh, n, true, dx,
+void Blocks<T>::norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n,
+                              const T* more, T* dx, float* unit_gradient) {
+  cuda::norm_backward<T>(queue_, norm_kind(), norm_tensors(unit, of_mlp), x, dh, n, more, dx,
                          norm_tensors(unit_gradient, of_mlp));
 }
 
@@ -182,17 +182,23 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, i
   }
 }
 
-// Adds the gradients of one part's tensors from dy[n,width], which is left in T.
+// Replaces dy[n,width] by the gradient of one part's product; adds that of its norm.
 template <class T>
-void Blocks<T>::backward_part(const T* unit, const Part& part, const T* h, int64_t n,
-                              int64_t position, float* dy, float* unit_gradient, T* before) {
-  const int64_t d = model_.hidden;
+void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
+                                    int64_t position, float* dy, float* unit_gradient, T* before) {
   if (part.rotates) rotate(queue_, rope_, n, position, part.heads, true, dy);
   if (part.norm >= 0) {
     project(unit, part, h, n, before);
     head_norm_backward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps),
                        n * part.heads, model_.head_dim, before, dy, unit_gradient + part.norm);
   }
+}
+
+// Adds the gradients of one part's weight and bias from that of its product, which is left in T.
+template <class T>
+void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, float* dy,
+                                 float* unit_gradient) {
+  const int64_t d = model_.hidden;
   narrow_rows(queue_, T{}, dy, n, part.width());
   const T* g = reinterpret_cast<const T*>(dy);
   const int64_t stride = narrowed_stride(T{}, part.width());
@@ -233,8 +239,9 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
       h = workspace;
     }
     const auto backward = [&](const Part& part, float* dy) {
-      backward_part(unit, part, h, rows, position0 + row, dy + row * part.width(), unit_gradient,
-                    before);
+      float* of_rows = dy + row * part.width();
+      backward_to_product(unit, part, h, rows, position0 + row, of_rows, unit_gradient, before);
+      weight_gradients(part, h, rows, of_rows, unit_gradient);
     };
     backward(parts.q, dq);
     if (dk != nullptr) {
@@ -251,8 +258,42 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
       input(parts.k, dk, true);
       input(parts.v, dv, true);
     }
-    if (!normed) norm_backward(unit, false, x + row * d, dh, rows, dx + row * d, unit_gradient);
+    T* to = dx + row * d;
+    if (!normed) norm_backward(unit, false, x + row * d, dh, rows, to, to, unit_gradient);
   }
+}
+
+template <class T>
+void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0,
+                                   int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
+                                   float* unit_gradient, T* workspace) {
+  const int64_t d = model_.hidden;
+  const Parts parts = parts_of({});
+  const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    T* joint = dqkv + row * width;
+    const auto backward = [&](const Part& part, float* dy) {
+      float* from = dy + row * part.width();
+      backward_to_product(unit, part, h + row * d, rows, position0 + row, from, unit_gradient,
+                          workspace);
+      copy_rows(queue_, from, part.width(), rows, part.width(), joint + part.row, width);
+    };
+    backward(parts.q, dq);
+    backward(parts.k, dk);
+    backward(parts.v, dv);
+    gemm_nn(queue_, rows, d, width, joint, width, unit + at_.qkv_weight, d, Into::write,
+            dh + row * d, d);
+  }
+}
+
+template <class T>
+void Blocks<T>::qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient) {
+  const int64_t d = model_.hidden, width = model_.attention_width() + 2 * model_.kv_width();
+  if (at_.qkv_bias >= 0) {
+    add_column_sums(queue_, dqkv, n, width, width, unit_gradient + at_.qkv_bias);
+  }
+  gemm_tn(queue_, width, d, n, dqkv, width, h, d, Into::add, unit_gradient + at_.qkv_weight, d);
 }
 
 // --- attention ---
@@ -290,12 +331,25 @@ void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, T*
 template <class T>
 void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
                              float* delta, float* unit_gradient, bool partial) {
-  const int64_t d = model_.hidden, a = model_.attention_width();
   // Needs the whole of o, which d_o may replace below.
+  out_backward_weight(dy, o, n, unit_gradient, partial);
+  out_backward_input(unit, dy, o, n, d_o, delta);
+}
+
+template <class T>
+void Blocks<T>::out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient,
+                                    bool partial) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
   gemm_tn(queue_, d, a, n, dy, d, o, a, Into::add, unit_gradient + at_.out_weight, a);
   if (!partial && at_.out_bias >= 0) {
     add_column_sums(queue_, dy, n, d, d, unit_gradient + at_.out_bias);
   }
+}
+
+template <class T>
+void Blocks<T>::out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
+                                   float* delta) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
   // Rows of d_o are computed in scratch, as delta needs them together with those of o.
   T* rows_of_d_o = reinterpret_cast<T*>(queue_.scratch);
   const int64_t tile = std::min(n, kScratchBytes / (a * static_cast<int64_t>(sizeof(T))));
@@ -330,6 +384,40 @@ void Blocks<T>::up_forward(const T* unit, const T* h, int64_t n, T* inner) {
   const int64_t d = model_.hidden, w = inner_width(model_);
   gemm_nt(queue_, n, w, d, h, d, unit + at_.up_weight, d, Into::write, inner, w);
   if (at_.up_bias >= 0) add_bias(queue_, unit + at_.up_bias, n, w, inner, w);
+}
+
+// Replaces inner[n,W] by its gradient; d_act[n,F] is written with that of the activations.
+template <class T>
+void Blocks<T>::inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner) {
+  const int64_t d = model_.hidden, f = model_.ffn;
+  gemm_nn(queue_, n, f, d, g, d, unit + at_.down_weight, f, Into::write, d_act, f);
+  activate_backward(queue_, model_.activation, n, f, d_act, inner);
+}
+
+// dh[n,d] from the gradient of inner[n,W].
+template <class T>
+void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, T* dh) {
+  const int64_t d = model_.hidden, w = inner_width(model_);
+  gemm_nn(queue_, n, d, w, z, w, unit + at_.up_weight, d, Into::write, dh, d);
+}
+
+// Adds the gradients of the down projection from g[n,d] and its input act[n,F].
+template <class T>
+void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial,
+                               float* unit_gradient) {
+  const int64_t d = model_.hidden, f = model_.ffn;
+  gemm_tn(queue_, d, f, n, g, d, act, f, Into::add, unit_gradient + at_.down_weight, f);
+  if (!partial && at_.down_bias >= 0) {
+    add_column_sums(queue_, g, n, d, d, unit_gradient + at_.down_bias);
+  }
+}
+
+// Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
+template <class T>
+void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient) {
+  const int64_t d = model_.hidden, w = inner_width(model_);
+  gemm_tn(queue_, w, d, n, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
+  if (at_.up_bias >= 0) add_column_sums(queue_, z, n, w, w, unit_gradient + at_.up_bias);
 }
 
 template <class T>
@@ -370,18 +458,33 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
     const T* h = partial ? from : normed;
     if (inner == nullptr) up_forward(unit, h, rows, z);
     activate(queue_, model_.activation, rows, f, z, act);
-    gemm_tn(queue_, d, f, rows, g, d, act, f, Into::add, unit_gradient + at_.down_weight, f);
-    if (!partial && at_.down_bias >= 0) {
-      add_column_sums(queue_, g, rows, d, d, unit_gradient + at_.down_bias);
-    }
-    gemm_nn(queue_, rows, f, d, g, d, unit + at_.down_weight, f, Into::write, act, f);
-    activate_backward(queue_, model_.activation, rows, f, act, z);
-    gemm_tn(queue_, w, d, rows, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
-    if (at_.up_bias >= 0) add_column_sums(queue_, z, rows, w, w, unit_gradient + at_.up_bias);
-    gemm_nn(queue_, rows, d, w, z, w, unit + at_.up_weight, d, Into::write, partial ? g : normed,
-            d);
-    if (!partial) norm_backward(unit, true, from, normed, rows, g, unit_gradient);
+    down_gradients(g, act, rows, partial, unit_gradient);
+    inner_gradient(unit, g, rows, act, z);
+    up_gradients(z, h, rows, unit_gradient);
+    up_input(unit, z, rows, partial ? g : normed);
+    if (!partial) norm_backward(unit, true, from, normed, rows, g, g, unit_gradient);
   }
+}
+
+template <class T>
+void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile,
+                                   T* inner, T* act, T* dh, T* workspace) {
+  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    T* z = inner + row * w;
+    if (h != nullptr) up_forward(unit, h + row * d, rows, z);
+    activate(queue_, model_.activation, rows, f, z, act + row * f);
+    inner_gradient(unit, dy + row * d, rows, workspace, z);
+    up_input(unit, z, rows, dh + row * d);
+  }
+}
+
+template <class T>
+void Blocks<T>::mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act,
+                                    int64_t n, float* unit_gradient, bool partial) {
+  down_gradients(dy, act, n, partial, unit_gradient);
+  up_gradients(inner, h, n, unit_gradient);
 }
 
 // --- loss ---
@@ -404,7 +507,7 @@ void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x
     gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
     gemm_nn(queue_, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
     cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, dh, rows,
-                           false, dx + row * d, {head_gradient, tensor(head_gradient, bias)});
+                           nullptr, dx + row * d, {head_gradient, tensor(head_gradient, bias)});
   }
 }
 

@@ -25,14 +25,18 @@ class Blocks {
   void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
                       float* unit_gradient);
   void norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h);
-  void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, T* dx,
-                     float* unit_gradient);
+  void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, const T* more,
+                     T* dx, float* unit_gradient);
   void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                    int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
   /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
   void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);
+  void qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0, int64_t tile,
+                          float* dq, float* dk, float* dv, T* dqkv, T* dh, float* unit_gradient,
+                          T* workspace);
+  void qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
                          HeadRows rows);
@@ -43,12 +47,18 @@ class Blocks {
   void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);
   void out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
                     float* unit_gradient, bool partial);
+  void out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta);
+  void out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient, bool partial);
   void residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n, T* y);
   void residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
                    T* workspace, bool partial);
   void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                     float* unit_gradient, T* workspace, bool partial);
+  void mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile, T* inner,
+                          T* act, T* dh, T* workspace);
+  void mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
+                           float* unit_gradient, bool partial);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);
@@ -62,10 +72,15 @@ class Blocks {
   void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
   void forward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
                     T* to);
-  void backward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
-                     float* dy, float* unit_gradient, T* before);
+  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
+                           float* dy, float* unit_gradient, T* before);
+  void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
+  void inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner);
+  void up_input(const T* unit, const T* z, int64_t n, T* dh);
+  void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
+  void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
   NormKind norm_kind() const;
   template <class Float>

@@ -99,7 +99,7 @@ void add_kernels_over_rows(Sampler& sampler, DeviceBench& bench, int64_t rows, i
         const auto *x = scratch.in<bfloat16>(count), *dh = scratch.in<bfloat16>(count);
         const auto* weight = scratch.in<bfloat16>(width);
         auto* dx = scratch.out<bfloat16>(count);
-        cuda::norm_backward<bfloat16>(queue, norm, {weight, nullptr}, x, dh, rows, true, dx,
+        cuda::norm_backward<bfloat16>(queue, norm, {weight, nullptr}, x, dh, rows, dx, dx,
                                       {scratch.out<float>(width), nullptr});
       });
   add("add", kHalf * 2 * count, kHalf * count, [=, &scratch](const Queue& queue) {

@@ -161,8 +161,7 @@ void add_plain_rows(Sampler& sampler, ThreadPool& pool, Scratch& scratch, int64_
     const float *x = scratch.in(count), *dh = scratch.in(count), *w = scratch.in(width);
     float *dx = scratch.out(count), *gradient = scratch.out(width);
     return timed([&] {
-      cpu::norm_backward(pool, model->spec, {w, nullptr}, x, dh, rows, true, dx,
-                         {gradient, nullptr});
+      cpu::norm_backward(pool, model->spec, {w, nullptr}, x, dh, rows, dx, dx, {gradient, nullptr});
     });
   });
   add("add", [=, &pool, &scratch] {

@@ -157,6 +157,31 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           b.whole<E>("workspace"), shape.partial);
       return true;
     }
+    case OpKind::mlp_backward_input: {
+      const BoundOp<OpKind::mlp_backward_input> b(p, op, pointers);
+      blocks.mlp_backward_input(b.whole<E>("params"), b.whole<E>("h"), b.whole<E>("dx"), block,
+                                tile(s.mlp_tile, block), b.whole<E>("inner"), b.whole<E>("act"),
+                                b.whole<E>("dh"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::mlp_backward_weight: {
+      const BoundOp<OpKind::mlp_backward_weight> b(p, op, pointers);
+      blocks.mlp_backward_weight(b.whole<E>("h"), b.whole<E>("dx"), b.whole<E>("inner"),
+                                 b.whole<E>("act"), block, b.whole<F>("grads"), shape.partial);
+      return true;
+    }
+    case OpKind::out_backward_input: {
+      const BoundOp<OpKind::out_backward_input> b(p, op, pointers);
+      blocks.out_backward_input(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
+                                b.whole<E>("d_o"), b.whole<F>("delta"));
+      return true;
+    }
+    case OpKind::out_backward_weight: {
+      const BoundOp<OpKind::out_backward_weight> b(p, op, pointers);
+      blocks.out_backward_weight(b.whole<E>("dx"), b.whole<E>("o"), block, b.whole<F>("grads"),
+                                 shape.partial);
+      return true;
+    }
     case OpKind::out_backward: {
       const BoundOp<OpKind::out_backward> b(p, op, pointers);
       blocks.out_backward(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
@@ -183,10 +208,25 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           step.group_of(p, op.head_group));
       return true;
     }
+    case OpKind::qkv_backward_input: {
+      const BoundOp<OpKind::qkv_backward_input> b(p, op, pointers);
+      blocks.qkv_backward_input(
+          b.whole<E>("params"), b.at<E>("h", index), own_chunk, first_own_token(p, index),
+          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
+          b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::qkv_backward_weight: {
+      const BoundOp<OpKind::qkv_backward_weight> b(p, op, pointers);
+      blocks.qkv_backward_weight(b.at<E>("h", index), own_chunk, b.whole<E>("dqkv"),
+                                 b.whole<F>("grads"));
+      return true;
+    }
     case OpKind::norm_backward: {
       const BoundOp<OpKind::norm_backward> b(p, op, pointers);
+      E* dx = b.whole<E>("dx");
       blocks.norm_backward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"), b.whole<E>("dh"),
-                           own, b.whole<E>("dx"), b.whole<F>("grads"));
+                           own, dx, b.has("to") ? b.whole<E>("to") : dx, b.whole<F>("grads"));
       return true;
     }
     case OpKind::residual_backward: {

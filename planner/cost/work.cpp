@@ -270,6 +270,24 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (!shape.normed) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
+    case OpKind::qkv_backward_input: {
+      add.tiles(chunk, p.strategy.projection_tile);
+      const int64_t t = add.rows();
+      if (m.qk_norm) {
+        add.gemm(Kernel::gemm_nt, t, aq, d);
+        add.gemm(Kernel::gemm_nt, t, g, d);
+        add.elementwise(Kernel::norm_backward, t, aq + g);
+      }
+      if (rope) add.elementwise(Kernel::rope, t, aq + g);
+      add.elementwise(Kernel::add, t, aq + 2 * g);
+      add.gemm(Kernel::gemm_nn, t, d, aq + 2 * g);
+      break;
+    }
+    case OpKind::qkv_backward_weight:
+      add.tiles(chunk, 0);
+      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, chunk, aq + 2 * g);
+      add.gemm(Kernel::gemm_tn, aq + 2 * g, d, chunk);
+      break;
     case OpKind::attention_forward:
     case OpKind::attention_backward:
       attention(p, shape, add);
@@ -284,6 +302,18 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_tn, d, a, block);
       add.gemm(Kernel::gemm_nn, block, a, d);
       add.elementwise(Kernel::add, block, a);  // delta
+      if (m.attention_out_bias && !shape.partial) {
+        add.elementwise(Kernel::bias_gradient, block, d);
+      }
+      break;
+    case OpKind::out_backward_input:
+      add.tiles(block, 0);
+      add.gemm(Kernel::gemm_nn, block, a, d);
+      add.elementwise(Kernel::add, block, a);  // delta
+      break;
+    case OpKind::out_backward_weight:
+      add.tiles(block, 0);
+      add.gemm(Kernel::gemm_tn, d, a, block);
       if (m.attention_out_bias && !shape.partial) {
         add.elementwise(Kernel::bias_gradient, block, d);
       }
@@ -316,6 +346,24 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (!shape.partial) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
+    case OpKind::mlp_backward_input: {
+      add.tiles(block, p.strategy.mlp_tile);
+      const int64_t t = add.rows();
+      if (!shape.saves_inner) {
+        add.gemm(Kernel::gemm_nt, t, w, d);
+        if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      }
+      add.gemm(Kernel::gemm_nn, t, f, d);
+      add.elementwise(Kernel::activation_backward, t, f);
+      add.gemm(Kernel::gemm_nn, t, d, w);
+      break;
+    }
+    case OpKind::mlp_backward_weight:
+      add.tiles(block, 0);
+      add.gemm(Kernel::gemm_tn, d, f, block);
+      add.gemm(Kernel::gemm_tn, w, d, block);
+      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, block, w + (shape.partial ? 0 : d));
+      break;
     case OpKind::loss: {
       add.tiles(own, p.strategy.loss_tile);
       const int64_t t = add.rows();

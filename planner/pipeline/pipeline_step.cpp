@@ -64,18 +64,15 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
                        const LayerAndEndTimes& t, const CostModel& cost) {
   const Pipeline& p = programs.pipeline();
   const int64_t count = p.stages * p.virtual_stages;
-  const ModelFlops flops = model_flops(request.model, request.sequence);
-  const double dense = flops.dense_forward / (flops.dense_forward + flops.attention_forward);
   const bool cut = cuts_vocabulary(p);
   ScheduleCosts costs;
   costs.times.clear();
   for (int64_t stage = 0; stage < count; ++stage) {
     const LayersByKind layers = layers_on_stage(programs, stage);
     const double backward = sum_over(layers, [&](size_t k) { return t.layer[k].backward; });
-    // Gradients of weights take as many products as the forward has with them.
     StageTimes times;
     times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
-    times.weight = std::min(dense * times.forward, backward);
+    times.weight = sum_over(layers, [&](size_t k) { return t.layer[k].weights; });
     times.input = backward - times.weight;
     times.recompute = times.forward;
     if (stage == 0 && !cut) {
@@ -190,12 +187,24 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
   const Pipeline& p = request.strategy.parallel.pipeline;
+  // The gradients of weights may come later, of whole sequences and of all heads at once.
+  const bool may_split = p.slices == 1 && request.strategy.head_groups == 1;
+  const auto can_be_lowered = [&](const Action& action) {
+    switch (action.kind) {
+      case ActionKind::forward:
+      case ActionKind::backward:
+      case ActionKind::optimizer:
+        return true;
+      case ActionKind::backward_input:
+      case ActionKind::backward_weight:
+        return may_split;
+      default:
+        return false;
+    }
+  };
   return request.model.uniform() && ranks_that_share(p) == 0 &&
-         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& actions) {
-           return std::all_of(actions.begin(), actions.end(), [](const Action& action) {
-             return action.kind == ActionKind::forward || action.kind == ActionKind::backward ||
-                    action.kind == ActionKind::optimizer;
-           });
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
+           return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });
 }
 

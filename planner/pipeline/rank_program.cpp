@@ -10,16 +10,24 @@
 namespace longspan {
 namespace {
 
+// The same lists; of actions that a rank runs as one, a program has one after the other.
+Schedule without_pairs(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.ranks) {
+    for (Action& action : actions) action.with_next = false;
+  }
+  return schedule;
+}
+
 constexpr double kEnd = std::numeric_limits<double>::infinity();
 
 // The lists of all ranks with their messages.
 class WithMessages {
  public:
   explicit WithMessages(const Schedule& schedule)
-      : schedule_(schedule),
+      : schedule_(without_pairs(schedule)),
         meshes_(schedule.ranks_of_stages()),
-        linked_(link(schedule)),
-        timing_(simulate(schedule, linked_, ScheduleCosts{})),
+        linked_(link(schedule_)),
+        timing_(simulate(schedule_, linked_, ScheduleCosts{})),
         starts_(2 * static_cast<size_t>(schedule.all_stages()) *
                 static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
     for (size_t i = 0; i < linked_.actions.size(); ++i) {
@@ -101,7 +109,7 @@ class WithMessages {
     return other;
   }
 
-  const Schedule& schedule_;
+  Schedule schedule_;
   std::vector<int32_t> meshes_;  // by stage
   LinkedActions linked_;
   ScheduleTiming timing_;

@@ -24,8 +24,8 @@ struct RankProgram {
 };
 
 /// The programs of all ranks of a pipeline. `request` has the whole model and the pipeline;
-/// `schedule` is of that pipeline. Lists of F and B can be lowered; for others build_program()
-/// throws. Their request.rank is that of `request`: the same in each mesh.
+/// `schedule` is of that pipeline. Lists of F, B, I and W can be lowered; for others
+/// build_program() throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 
 /// The program of a rank of the world, in which meshes follow each other.

@@ -42,6 +42,28 @@ Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
   return phases;
 }
 
+// Seconds of the gradients of weights of a slice, in one layer.
+double weight_seconds(const StepRequest& slice, const CostModel& cost) {
+  StepRequest whole_heads = slice;
+  whole_heads.strategy.head_groups = 1;
+  const Program program = empty_program(whole_heads);
+  std::vector<OpShape> shapes(1);
+  shapes[0].kind = OpKind::mlp_backward_weight;
+  if (slice.model.attention) {
+    shapes.resize(3);
+    shapes[1].kind = OpKind::out_backward_weight;
+    shapes[2].kind = OpKind::qkv_backward_weight;
+  }
+  for (OpShape& shape : shapes) shape.partial = slice.strategy.parallel.tensor > 1;
+  const std::vector<double> seconds = cost.durations(program, shapes);
+  const auto blocks = static_cast<double>(program.lengths.blocks());
+  double sum = blocks * seconds[0];
+  if (slice.model.attention) {
+    sum += blocks * seconds[1] + static_cast<double>(program.lengths.chunks()) * seconds[2];
+  }
+  return sum;
+}
+
 // The slices' parts of a microbatch, over all layers of the model.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
@@ -93,10 +115,11 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.layers(kind));
     const EarlierSlices& e = earlier.back();
-    t.layer.push_back(
-        {slices * middle.forward / layers + e.all_forward(),
-         slices * middle.backward / layers + e.all_backward() + again * e.all_forward(),
-         middle.rest / layers});
+    const double backward =
+        slices * middle.backward / layers + e.all_backward() + again * e.all_forward();
+    t.layer.push_back({slices * middle.forward / layers + e.all_forward(), backward,
+                       middle.rest / layers,
+                       std::min(backward, slices * weight_seconds(programs.slice(kind), cost))});
   }
   const Phases middle = phases_of(programs, 0, kMiddle);
   const Phases first = phases_of(programs, 0, {true, false});

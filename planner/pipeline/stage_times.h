@@ -15,6 +15,7 @@ namespace longspan {
 /// Seconds of a microbatch on a layer of one kind, and the layer's part of the rest of a step.
 struct LayerTimes {
   double forward = 0, backward = 0, rest = 0;
+  double weights = 0;  // of the backward: the gradients of weights
 };
 
 /// Times of layers, and of the embedding and the loss at the ends.

@@ -56,6 +56,8 @@ LayoutWalk::Range LayoutWalk::touched(const Op& op, const State& state) const {
       return {op.kv_first - state.first_chunk, program_.shapes[op.shape].kv_chunks};
     case OpKind::qkv_forward:
     case OpKind::qkv_backward:
+    case OpKind::qkv_backward_input:
+    case OpKind::qkv_backward_weight:
     case OpKind::all_to_all:
       return {op.index - state.first_chunk, 1};
     default:

@@ -15,8 +15,8 @@ constexpr int64_t kShardAlignment = 64;  // elements
 
 constexpr Rows row_kind(Tensor tensor) {
   if (tensor >= Tensor::tokens_all && tensor <= Tensor::dv_all) return Rows::sequence;
-  if (tensor >= Tensor::tokens && tensor <= Tensor::inner) return Rows::block;
-  if (tensor >= Tensor::q && tensor <= Tensor::dv_own) return Rows::chunk;
+  if (tensor >= Tensor::tokens && tensor <= Tensor::act) return Rows::block;
+  if (tensor >= Tensor::q && tensor <= Tensor::dqkv) return Rows::chunk;
   return Rows::none;
 }
 
@@ -110,6 +110,7 @@ std::string_view name_of(Tensor tensor) {
                                                "lse",
                                                "delta",
                                                "inner",
+                                               "act",
                                                "q",
                                                "k",
                                                "v",
@@ -126,6 +127,7 @@ std::string_view name_of(Tensor tensor) {
                                                "dq",
                                                "dk",
                                                "dv",
+                                               "dqkv",
                                                "qkv workspace",
                                                "attention workspace",
                                                "mlp workspace",
@@ -133,7 +135,9 @@ std::string_view name_of(Tensor tensor) {
                                                "loss workspace",
                                                "mlp backward workspace",
                                                "mlp backward workspace",
+                                               "mlp backward workspace",
                                                "attention backward workspace",
+                                               "qkv backward workspace",
                                                "qkv backward workspace",
                                                "exchange workspace",
                                                "exchange workspace",
@@ -209,7 +213,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   const ModelSpec& model = narrow ? *narrow : whole;
   TensorBytes table;
   const auto at = [&](Tensor t) -> int64_t& { return table.unit[static_cast<int>(t)]; };
-  const int64_t act = size_of(dtype);  // activations
+  const int64_t element = size_of(dtype);
   constexpr int64_t f32 = 4;
   const int64_t ulysses = lengths.ulysses, shares = lengths.head_shares();
   const int64_t d = model.hidden, heads = model.heads, attention = model.attention_width();
@@ -226,26 +230,28 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   };
   using enum Tensor;
   rows(2 * f32, {tokens_all, tokens});
-  rows(kv_share * act, {k_all, v_all, k, v});
+  rows(kv_share * element, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
-  rows(d * act, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
-  rows(attention * act, {o, d_o});
-  rows(attention / shares * act, {q, o_heads, d_o_heads});
+  rows(d * element, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
+  rows(attention * element, {o, d_o});
+  rows(attention / shares * element, {q, o_heads, d_o_heads});
   rows(heads * f32, {delta_own});
   rows(heads / ulysses * f32, {lse, delta});
   rows(heads / shares * f32, {delta_heads});
-  rows(inner_width * act, {inner});
+  rows(inner_width * element, {inner});
+  rows(model.ffn * element, {act});
   rows(attention / shares * f32, {dq, o_sum});
-  rows(q_own_width * act, {q_own});
-  rows(kv_own_width * act, {k_own, v_own});
+  rows(q_own_width * element, {q_own});
+  rows(kv_own_width * element, {k_own, v_own});
   rows(q_own_width * f32, {dq_own});
   rows(kv_own_width * f32, {dk_own, dv_own});
+  rows((attention + 2 * model.kv_width()) * element, {dqkv});
 
   if (!model.attention) {
     for (const Tensor t :
-         {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,    y,
-          o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta, delta_heads,
-          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own}) {
+         {k_all, v_all, k,     v,       dk_all,    dv_all,    dk,     dv,     y,
+          o,     d_o,   q,     o_heads, d_o_heads, delta_own, lse,    delta,  delta_heads,
+          dq,    o_sum, q_own, k_own,   v_own,     dq_own,    dk_own, dv_own, dqkv}) {
       at(t) = table.row[static_cast<int>(t)] = 0;
     }
   }
@@ -262,9 +268,9 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     shard[i] = shards > 1 ? round_up(ceil_div(elements[i], shards), kShardAlignment) : elements[i];
     elements[i] = checked_mul(shard[i], shards, "parameters");
   }
-  set_units(params_embedding, elements, act);
+  set_units(params_embedding, elements, element);
   set_units(grads_embedding, elements, f32);
-  set_units(params_embedding_shard, shard, act);
+  set_units(params_embedding_shard, shard, element);
   for (const Tensor first :
        {master_embedding, adam_m_embedding, adam_v_embedding, grads_embedding_shard}) {
     set_units(first, shard, f32);
@@ -278,8 +284,10 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_loss) = ws.loss;
   at(ws_mlp_backward) = ws.mlp_backward;
   at(ws_mlp_backward_saved) = ws.mlp_backward_saved;
+  at(ws_mlp_backward_input) = ws.mlp_backward_input;
   at(ws_attention_backward) = ws.attention_backward;
   at(ws_qkv_backward) = ws.qkv_backward;
+  at(ws_qkv_backward_input) = ws.qkv_backward_input;
   at(ws_exchange) = ws.exchange;
   at(ws_exchange_queries) = ws.exchange_queries;
   at(ws_reduce) = ws.reduce;

@@ -76,6 +76,7 @@ enum class Tensor : uint8_t {
   lse,
   delta,  // float32 [b, H/U]
   inner,  // [b/U, W]
+  act,    // [b/U, F] the activations, kept for the gradients of weights
   // per chunk
   q,  // [c, A/P]
   k,
@@ -93,6 +94,7 @@ enum class Tensor : uint8_t {
   dq_own,  // float32 [c/U, A*U/P]
   dk_own,
   dv_own,  // float32 [c/U, G*U/P], at most G
+  dqkv,    // [c/U, A+2G] gradients of the products, kept for those of weights
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,
@@ -101,8 +103,10 @@ enum class Tensor : uint8_t {
   ws_loss,
   ws_mlp_backward,
   ws_mlp_backward_saved,
+  ws_mlp_backward_input,
   ws_attention_backward,
   ws_qkv_backward,
+  ws_qkv_backward_input,
   ws_exchange,          // staging of an all-to-all of q, k, v or their gradients
   ws_exchange_queries,  // staging without K,V: q, o, d_o with delta, or dq
   ws_reduce,            // pieces of other ranks for a sum

@@ -83,7 +83,9 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.mlp_backward = bytes(mlp_rows, normed + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
+  ws.mlp_backward_input = bytes(mlp_rows, f);
   ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
+  ws.qkv_backward_input = bytes(qkv_rows, m.qk_norm ? q_width : 0);
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {

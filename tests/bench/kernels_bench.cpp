@@ -177,7 +177,7 @@ void rows_norm_backward(benchmark::State& state) {
   Floats dx(n * d), gradient(d);
   for (auto _ : state) {
     longspan::cpu::norm1_backward(context, unit.data(), x.data(), dh.data(), n, dx.data(),
-                                  gradient.data());
+                                  dx.data(), gradient.data());
   }
   state.SetItemsProcessed(state.iterations() * n * d);
 }

@@ -107,11 +107,12 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
   for (const char* verb : {"simulate", "explain"}) {
     CHECK(longspan_json({verb, edited}).at("predicted") == simulated.at("predicted"));
   }
-  const std::string split = folder.path() / "split.yaml";
+  const std::string shared = folder.path() / "shared.yaml";
   CHECK(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
-                  "--pipeline", "4", "--schedule", "zb-h1", "--gap", "50%", "-o", split})
+                  "--pipeline", "4", "--schedule", "slimpipe", "--gap", "50%", "-o", shared})
             .status == 0);
-  check_refused(longspan({"run", split}), 2, {"pipeline 4 (zb-h1", "does not run", "--pipeline 1"});
+  check_refused(longspan({"run", shared}), 2,
+                {"pipeline 4 (slimpipe", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
   CHECK(longspan({"simulate", file, "--trace", trace}).status == 0);
   std::map<int, double> until;  // by rank: spans follow each other

@@ -53,6 +53,31 @@ const std::vector<Case> kSliced = {
     {"terapipe", 4, 1, 1, 8},
 };
 
+// Families that do the gradients of weights later.
+const std::vector<Case> kSplit = {
+    {"zb-h1", 2, 1, 3},
+    {"zb-h1", 4, 1, 6},
+    {"zb-h1", 8, 1, 8},
+    {"zb-h2", 2, 1, 4},
+    {"zb-h2", 3, 1, 5},
+    {"zb-auto", 4, 1, 5},
+    {"interleaved-zb", 2, 2, 4},
+    {"zb-v", 2, 2, 4},
+    {"zb-v", 4, 2, 8},
+    {"zb-v-static", 2, 2, 4},
+    {"zb-v-static", 3, 2, 6},
+    {"v-half", 2, 2, 4},
+    {"v-half", 4, 2, 6},
+    {"v-min", 2, 2, 4},
+    {"v-min", 3, 2, 5},
+    {"v-adaptive", 2, 2, 3},
+    {"v-adaptive", 4, 2, 6},
+    {"gis", 2, 2, 4},
+    {"gis", 4, 2, 8},
+    {"gis-h", 4, 2, 4},
+    {"dualpipe-v", 2, 2, 4},
+};
+
 StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
   StepCase step;
   step.model = turn % 3 == 0   ? model_with_heads(small_gpt(), 8, 8)
@@ -144,6 +169,26 @@ TEST_CASE("a pipeline gives the numbers of one rank") {
   }
 }
 
+TEST_CASE("gradients of weights that come later are those of one rank") {
+  int64_t turn = 0;
+  for (const Case& c : kSplit) {
+    for (const ParallelLayout& mesh : meshes()) {
+      const std::map<std::string, Strategy> plans =
+          mesh.tensor > 1 ? tensor_strategies(16, 32) : strategies(16);
+      StepCase step = step_of(c, mesh, turn);
+      const ParallelLayout parallel = step.strategy.parallel;
+      auto plan = plans.begin();
+      std::advance(plan, mesh.ring > 1 ? 2 : turn % static_cast<int64_t>(plans.size()));
+      ++turn;
+      step.strategy = plan->second;
+      step.strategy.parallel = parallel;
+      step.sequence = mesh.ring > 1 ? 64 : 32;
+      INFO(text_of(step) << ", " << plan->first);
+      check_against_one_rank(step);
+    }
+  }
+}
+
 TEST_CASE("one rank does all layers of a slice before the next slice") {
   int64_t turn = 0;
   for (const int64_t slices : {2, 4}) {
@@ -167,9 +212,9 @@ TEST_CASE("one rank does all layers of a slice before the next slice") {
 }
 
 TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
-  for (const Case& c :
-       {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
-        Case{"seq1f1b", 2, 1, 2, 4, true}, Case{"bfs", 2, 2, 4}}) {
+  for (const Case& c : {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4},
+                        Case{"seq1f1b", 3, 1, 2, 2}, Case{"seq1f1b", 2, 1, 2, 4, true},
+                        Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
     step.sequence = (c.equal_work ? 64 : 16) * c.slices;

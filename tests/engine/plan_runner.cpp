@@ -46,10 +46,25 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
   return weights;
 }
 
+namespace {
+
+RankOfPipeline split_backward(const StepCase& step) {
+  using enum ActionKind;
+  RankOfPipeline rank{{{0, 0, static_cast<int>(step.model.layers), {}}}, {}};
+  for (const ActionKind kind : {forward, backward_input, backward_weight}) {
+    for (int32_t m = 0; m < step.microbatches; ++m) rank.actions.push_back({kind, 0, m});
+  }
+  rank.actions.push_back({optimizer});
+  return rank;
+}
+
+}  // namespace
+
 Program program_of(const StepCase& step, int rank) {
   StepRequest request{step.model,        step.strategy, step.sequence,
                       step.microbatches, step.dtype,    rank};
   const ParallelLayout& parallel = step.strategy.parallel;
+  if (step.splits_backward) return build_program(request, split_backward(step));
   if (!parallel.has_pipeline()) return build_program(request);
   const Pipeline& pipeline = parallel.pipeline;
   ScheduleRequest wanted;

@@ -24,6 +24,7 @@ struct StepCase {
   Strategy strategy;
   int64_t sequence = 0;
   int64_t microbatches = 1;
+  bool splits_backward = false;  // of one stage: all gradients of weights after all of inputs
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order

@@ -33,6 +33,10 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       CHECK(ws.mlp_backward == 4 * cpu::mlp_backward_workspace(model, lengths.block, block, false));
       CHECK(ws.mlp_backward_saved ==
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true));
+      CHECK(ws.mlp_backward_input ==
+            4 * cpu::mlp_backward_input_workspace(model, lengths.block, block));
+      CHECK(ws.qkv_backward_input ==
+            4 * cpu::qkv_backward_input_workspace(model, lengths.chunk, chunk));
       Lengths of_group = lengths;
       of_group.tensor = 2;
       const Workspaces part = workspaces(model, of_group, s, DType::float32, 0);

@@ -28,10 +28,16 @@ bool is_integer(Tensor t) { return t == Tensor::tokens || t == Tensor::tokens_al
 
 // Whether the contents of an operand are undefined after the op.
 bool is_used_up(const Op& op, int operand) {
-  return (op.kind == OpKind::qkv_backward &&
-          (operand == operand_index(OpKind::qkv_backward, "dq") ||
-           operand == operand_index(OpKind::qkv_backward, "dk") ||
-           operand == operand_index(OpKind::qkv_backward, "dv"))) ||
+  const auto is_any = [&](int dq, int dk, int dv) {
+    return operand == dq || operand == dk || operand == dv;
+  };
+  return (op.kind == OpKind::qkv_backward && is_any(operand_index(OpKind::qkv_backward, "dq"),
+                                                    operand_index(OpKind::qkv_backward, "dk"),
+                                                    operand_index(OpKind::qkv_backward, "dv"))) ||
+         (op.kind == OpKind::qkv_backward_input &&
+          is_any(operand_index(OpKind::qkv_backward_input, "dq"),
+                 operand_index(OpKind::qkv_backward_input, "dk"),
+                 operand_index(OpKind::qkv_backward_input, "dv"))) ||
          (op.kind == OpKind::mlp_backward &&
           operand == operand_index(OpKind::mlp_backward, "inner"));
 }
@@ -354,7 +360,8 @@ OpReport check_ops(const StepCase& step) { return Checker(step).run(); }
 
 double op_tolerance(DType dtype, OpKind kind) {
   if (dtype == DType::float32) return 1e-5;
-  const int roundings = kind == OpKind::mlp_backward ? 8 : kind == OpKind::mlp_forward ? 6 : 5;
+  const bool of_mlp = kind == OpKind::mlp_backward || kind == OpKind::mlp_backward_input;
+  const int roundings = of_mlp ? 8 : kind == OpKind::mlp_forward ? 6 : 5;
   return 1.25 * 1.7e-3 * std::sqrt(roundings);
 }
 

@@ -131,14 +131,15 @@ void norm_forward(const Queue& queue, NormKind kind, NormTensors<const T> parame
 
 template <class T>
 void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> parameters, const T* x,
-                   const T* dh, int64_t n, bool add, T* dx, NormTensors<float> gradients) {
+                   const T* dh, int64_t n, const T* more, T* dx, NormTensors<float> gradients) {
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   const int64_t d = kind.width;
-  const bool packs = in_packs({d}, {x, dh, dx, parameters.weight});
+  const bool packs = in_packs({d}, {x, dh, more, dx, parameters.weight});
   for (int64_t first = 0; first < n; first += kStatsRows) {
     const int64_t rows = std::min(kStatsRows, n - first);
     const T* xs = x + first * d;
     const T* dhs = dh + first * d;
+    const T* mores = more == nullptr ? nullptr : more + first * d;
     T* dxs = dx + first * d;
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
       const RowPart<T> part(team, packs, d, xs + row * d);
@@ -183,7 +184,7 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
                      [&](auto lanes, int64_t j, const auto& x_row, const auto& dh_row) {
                        float w[lanes.value], value[lanes.value] = {};
                        load(weight + j, w);
-                       if (add) load(to + j, value);
+                       if (mores != nullptr) load(mores + row * d + j, value);
                        for (int k = 0; k < lanes.value; ++k) {
                          const float xhat = (x_row[k] - s.mean) * s.r;
                          value[k] += s.r * (w[k] * dh_row[k] - mean_g - xhat * mean_g_xhat);
@@ -257,9 +258,10 @@ template void norm_forward(const Queue&, NormKind, NormTensors<const float>, con
 template void norm_forward(const Queue&, NormKind, NormTensors<const bfloat16>, const bfloat16*,
                            int64_t, bfloat16*);
 template void norm_backward(const Queue&, NormKind, NormTensors<const float>, const float*,
-                            const float*, int64_t, bool, float*, NormTensors<float>);
+                            const float*, int64_t, const float*, float*, NormTensors<float>);
 template void norm_backward(const Queue&, NormKind, NormTensors<const bfloat16>, const bfloat16*,
-                            const bfloat16*, int64_t, bool, bfloat16*, NormTensors<float>);
+                            const bfloat16*, int64_t, const bfloat16*, bfloat16*,
+                            NormTensors<float>);
 template void head_norm_forward(const Queue&, const float*, float, int64_t, int64_t, float*);
 template void head_norm_forward(const Queue&, const bfloat16*, float, int64_t, int64_t, bfloat16*);
 template void head_norm_backward(const Queue&, const float*, float, int64_t, int64_t, const float*,

@@ -26,10 +26,11 @@ struct NormKind {
 template <class T>
 void norm_forward(const Queue&, NormKind, NormTensors<const T>, const T* x, int64_t n, T* h);
 
-/// dx[n,d] = (with `add`: +=) norm'(x; dh[n,d]); gradients +=. dx may be x or dh.
+/// dx[n,d] = norm'(x; dh[n,d]), plus `more` [n,d] unless null; gradients +=. dx may be `more`;
+/// without it, x or dh.
 template <class T>
 void norm_backward(const Queue&, NormKind, NormTensors<const T>, const T* x, const T* dh, int64_t n,
-                   bool add, T* dx, NormTensors<float> gradients);
+                   const T* more, T* dx, NormTensors<float> gradients);
 
 /// Normalizes x[n,D] in place; every row is a head.
 template <class T>

@@ -7,19 +7,23 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
-  last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
+  if (!defers_weights_) count_backward();
   if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
-  if (stage_->boundary.has_embedding) {
-    embedding_backward();
-  } else {
+  if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx, gradient_);
+  } else if (!defers_weights_) {
+    embedding_backward();
   }
-  if (slice_ > 0) {
+  if (slice_ > 0 || defers_weights_) {
     save_in_flight();
   } else if (tokens_all_ >= 0) {
     builder_.release(tokens_all_);
   }
+}
+
+void StepLowering::count_backward() {
+  last_microbatch_ = ++passed_[1][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
 }
 
 void StepLowering::backward_layer(int layer) {
@@ -28,6 +32,7 @@ void StepLowering::backward_layer(int layer) {
   parameters(unit);
   if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
+  if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
   if (!program_.model.attention) {
     backward_without_attention(layer);
   } else if (in_groups()) {
@@ -41,7 +46,12 @@ void StepLowering::backward_layer(int layer) {
     }
   }
   release_parameters(unit);
-  finish_gradients(unit);
+  if (defers_weights_) {
+    // So far they have those of norms, which other microbatches may add to.
+    store(device_gradients_[unit], host_gradients_[unit], unit);
+  } else {
+    finish_gradients(unit);
+  }
 }
 
 void StepLowering::backward_without_attention(int layer) {
@@ -49,7 +59,7 @@ void StepLowering::backward_without_attention(int layer) {
     BackwardBlock b;
     b.x = builder_.fetch(saved_[layer].x[block]);
     b.dx = builder_.fetch(gradient_[block]);
-    mlp_backward(layer, block, b.x, b.dx);
+    b.dx = mlp_backward(layer, block, b.x, b.dx);
     drop_gradient(block);
     close_backward(layer, block, b);
   }
@@ -172,8 +182,7 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     project_out(layer, block, g.x, o, y);
   }
 
-  g.dx = builder_.fetch(gradient_[block]);
-  mlp_backward(layer, block, y, g.dx);
+  g.dx = mlp_backward(layer, block, y, builder_.fetch(gradient_[block]));
   if (y_saved) {
     builder_.release_fetched(mine.y[block], y);
     builder_.drop(mine.y[block]);
@@ -182,10 +191,14 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
     builder_.release(y);
   }
 
-  // d_o overwrites o, which is not needed once delta is known.
   g.out.delta = device(exchanges_heads() ? Tensor::delta_own : Tensor::delta, layer, block);
-  g.out.d_o = o;
-  project_out_gradient(layer, block, g.dx, o, g.out.delta);
+  if (defers_weights_) {
+    project_out_backward_input(layer, block, g, o);
+  } else {
+    // d_o overwrites o, which is not needed once delta is known.
+    g.out.d_o = o;
+    project_out_gradient(layer, block, g.dx, o, g.out.delta);
+  }
   // Tensors kept on the device are consumed here; copies elsewhere are freed as well.
   for (auto* parked : {&mine.o[block], &mine.lse[block]}) {
     if (parked->host >= 0) builder_.release(parked->host);
@@ -196,15 +209,17 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
   return g;
 }
 
-void StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+BufferId StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+  if (defers_weights_) return mlp_backward_input(layer, block, y, dx);
   Parked& saved_inner = saved_[layer].inner[block];
   const bool inner_saved = !saved_inner.empty();
   const BufferId inner = inner_saved ? builder_.fetch(saved_inner) : -1;
   mlp_gradient(layer, block, y, dx, inner);
-  if (!inner_saved) return;
+  if (!inner_saved) return dx;
   builder_.release_fetched(saved_inner, inner);
   builder_.drop(saved_inner);
   saved_inner = {};
+  return dx;
 }
 
 void StepLowering::drop_gradient(int block) {
@@ -265,12 +280,18 @@ Projections StepLowering::own_gradients(int layer, int chunk, const Projections&
 
 void StepLowering::recompute_norm(int layer, int block, BackwardBlock& b) {
   if (!separate_norm()) return;
-  b.h = norm(layer, block, b.x, false);
+  if (defers_weights_) {
+    b.h_own = own_norm(layer, block, b.x, false);
+    b.h = is_tensor_parallel() ? gather(layer, block, b.h_own, Tensor::h_own, Tensor::h) : b.h_own;
+  } else {
+    b.h = norm(layer, block, b.x, false);
+  }
   b.dh = device(Tensor::dh, layer, block);
 }
 
 void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock& b,
                                        const Projections& d) {
+  if (defers_weights_) return projection_backward_input(layer, chunk, b, d);
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::qkv_backward);
   op.normed = b.h >= 0;
@@ -281,6 +302,10 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
       {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
        op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
   builder_.release(workspace);
+  release_gradients(chunk, d);
+}
+
+void StepLowering::release_gradients(int chunk, const Projections& d) {
   builder_.release(d.q);
   // Gradients of keys and values that other chunks have rows in stay for those.
   if (d.k >= 0 && (ends_kv_gradients(chunk) || exchanges_heads())) {
@@ -289,9 +314,11 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   }
 }
 
-void StepLowering::close_backward(int layer, int block, const BackwardBlock& b) {
+void StepLowering::close_backward(int layer, int block, BackwardBlock& b) {
   LayerSaved& mine = saved_[layer];
-  if (b.h >= 0) {
+  if (b.h >= 0 && defers_weights_) {
+    close_backward_input(layer, block, b);
+  } else if (b.h >= 0) {
     norm_gradient(layer, block, b.x, b.dh, b.dx, false);
     builder_.release(b.h);
     builder_.release(b.dh);
@@ -374,7 +401,7 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     gradients_of[i] = own_gradients(layer, i, d);
   };
   const auto project_back = [&](int i) {
-    const BackwardBlock& b = blocks[block_of(i)];
+    BackwardBlock& b = blocks[block_of(i)];
     backward_projection(layer, i, b, gradients_of[i]);
     if (i % chunks_per_block_ == 0) close_backward(layer, block_of(i), b);
   };

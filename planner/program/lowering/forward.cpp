@@ -18,6 +18,7 @@ BufferId StepLowering::load_tokens(int block) {
 
 void StepLowering::begin_microbatch() {
   saved_.assign(layers_, {});
+  for_weights_.assign(layers_, {});
   gradient_.assign(blocks_, {});
   tokens_all_ = -1;
   if (stage_->boundary.has_embedding || stage_->boundary.has_loss) {

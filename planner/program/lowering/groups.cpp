@@ -105,7 +105,7 @@ void StepLowering::backward_groups(int layer) {
   group_attention_again(layer);
   KeyValues none;
   std::vector<Parked> no_queries;
-  const BackwardBlock b = open_backward(layer, 0, none, no_queries);
+  BackwardBlock b = open_backward(layer, 0, none, no_queries);
 
   const int last = head_groups_ - 1;
   std::vector<Projections> p(head_groups_), gradients_of(head_groups_);

@@ -2,9 +2,9 @@
 //
 // StepLowering walks the actions of the schedule and, in each, layers, blocks and chunks, and emits
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
-// forward.cpp, backward.cpp and states.cpp hold the three parts of a step; exchange.cpp, ring.cpp
-// and tensor.cpp distribute it over ranks; groups.cpp and ring.cpp are alternative orders of
-// attention.
+// forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
+// backward in two actions; exchange.cpp, ring.cpp and tensor.cpp distribute it over ranks;
+// groups.cpp and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
@@ -25,6 +25,19 @@ struct LayerSaved {
   std::vector<Parked> dk, dv;               // per part: sums over the later slices
 };
 
+/// What the gradients of a layer's weights still need after those of its inputs: the inputs of its
+/// products, and the gradients of their outputs.
+struct LayerForWeights {
+  std::vector<Parked> h, o, dy;                 // per block: attention; dy is of its output
+  std::vector<Parked> h_mlp, inner, act, next;  // per block: the MLP; next is of its output, and
+                                                // `inner` is the gradient
+  std::vector<Parked> dqkv;                     // per chunk
+  void resize(int blocks, int chunks) {
+    for (auto* per_block : {&h, &o, &dy, &h_mlp, &inner, &act, &next}) per_block->resize(blocks);
+    dqkv.resize(chunks);
+  }
+};
+
 /// A microbatch between its forward and its backward on a stage.
 struct InFlight {
   int32_t stage = 0;
@@ -32,6 +45,7 @@ struct InFlight {
   BufferId tokens_all = -1;
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
+  std::vector<LayerForWeights> for_weights;
 };
 
 /// A residual (x) or its gradient (dx) between two stages: what `stage` has received and not used,
@@ -73,9 +87,10 @@ struct OutputGradient {
   BufferId d_o = -1, lse = -1, delta = -1;
 };
 
-/// The state of a block in a layer's backward.
+/// The state of a block in a layer's backward. With a tensor group, h has all tokens and h_own the
+/// rank's.
 struct BackwardBlock {
-  BufferId x = -1, dx = -1, h = -1, dh = -1;
+  BufferId x = -1, dx = -1, h_own = -1, h = -1, dh = -1;
   OutputGradient out;
 };
 
@@ -143,6 +158,8 @@ class StepLowering {
 
   // --- backward.cpp
   void backward();
+  /// Counts a microbatch's last contribution to the stage's gradients.
+  void count_backward();
   void backward_layer(int layer);
   void backward_without_attention(int layer);
   void backward_chunks(int layer);
@@ -159,16 +176,36 @@ class StepLowering {
   void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
                           bool first_dq, bool first_dkv, const Projections& p,
                           const OutputGradient& g, const Projections& d);
+  /// Frees them when the projection's backward has used them, except those of keys and values that
+  /// other chunks have rows in.
+  void release_gradients(int chunk, const Projections& d);
   /// Gradients of a chunk's projections, in own tokens; frees exchanged ones unless resident.
   Projections own_gradients(int layer, int chunk, const Projections& d);
   void recompute_norm(int layer, int block, BackwardBlock& b);
   void backward_projection(int layer, int chunk, const BackwardBlock& b, const Projections& d);
-  /// The backward of a block's MLP, from the tensors that its forward saved.
-  void mlp_backward(int layer, int block, BufferId y, BufferId dx);
+  /// The backward of a block's MLP, from the tensors that its forward saved. Returns the gradient
+  /// of y, which is `dx` unless that stays for the gradients of weights.
+  BufferId mlp_backward(int layer, int block, BufferId y, BufferId dx);
   /// Frees the gradient from the next layer.
   void drop_gradient(int block);
-  void close_backward(int layer, int block, const BackwardBlock& b);
+  void close_backward(int layer, int block, BackwardBlock& b);
   void embedding_backward();
+
+  // --- split_backward.cpp: gradients of weights apart from those of inputs
+  BufferId mlp_backward_input(int layer, int block, BufferId y, BufferId dx);
+  void project_out_backward_input(int layer, int block, BackwardBlock& b, BufferId o);
+  void projection_backward_input(int layer, int chunk, const BackwardBlock& b,
+                                 const Projections& d);
+  void close_backward_input(int layer, int block, BackwardBlock& b);
+  void backward_weight();
+  void layer_backward_weight(int layer);
+  void block_backward_weight(int layer, int block);
+  void drop_fetched(const Parked& parked, BufferId fetched);
+  /// Where a tensor stays until the gradients of weights: by the policy of the one it replaces.
+  Saved until_weights(const SavedPolicy& policy, int layer) const {
+    const Saved where = saved(policy, layer);
+    return where == Saved::recompute ? Saved::keep : where;
+  }
 
   // --- ring.cpp
   /// Attention of all chunks of this ring position over K,V of all positions, which travel around
@@ -211,10 +248,13 @@ class StepLowering {
 
   // --- tensor.cpp: a layer's sublayers, divided among the ranks of a tensor group
   bool is_tensor_parallel() const { return parallel_.tensor > 1; }
+  /// The norm of the rank's tokens of x.
+  BufferId own_norm(int layer, int block, BufferId x, bool of_mlp);
   /// The input of attention or the MLP: the norm of all tokens of x.
   BufferId norm(int layer, int block, BufferId x, bool of_mlp);
-  /// Adds the gradient of norm()'s result, in all tokens, to dx.
-  void norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx, bool of_mlp);
+  /// Adds the gradient of norm()'s result, in all tokens, to dx. Returns the sum: dx, or a new
+  /// buffer if dx stays for the gradients of weights.
+  BufferId norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx, bool of_mlp);
   /// y = x + the projection of attention's output.
   void project_out(int layer, int block, BufferId x, BufferId o, BufferId y);
   /// Replaces attention's output by its gradient, from dx, and writes delta.
@@ -330,7 +370,9 @@ class StepLowering {
   int end_block() const { return slice_ends_[slice_]; }
   int first_chunk() const { return first_block() * chunks_per_block_; }
   int end_chunk() const { return end_block() * chunks_per_block_; }
-  bool separate_norm() const { return chunks_per_block_ > 1 || is_tensor_parallel(); }
+  bool separate_norm() const {
+    return chunks_per_block_ > 1 || is_tensor_parallel() || defers_weights_;
+  }
 
   Program& program_;
   ProgramBuilder builder_;
@@ -348,11 +390,13 @@ class StepLowering {
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;
+  bool defers_weights_ = false;  // it is a backward for inputs
   int microbatch_ = 0, slice_ = 0;
   BufferId tokens_all_ = -1;
-  std::vector<Parked> residual_;   // per block: x of the next layer
-  std::vector<Parked> gradient_;   // per block: dx of the next layer in the backward
-  std::vector<LayerSaved> saved_;  // per layer
+  std::vector<Parked> residual_;              // per block: x of the next layer
+  std::vector<Parked> gradient_;              // per block: dx of the next layer in the backward
+  std::vector<LayerSaved> saved_;             // per layer
+  std::vector<LayerForWeights> for_weights_;  // likewise
 
   // States, per unit.
   std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1

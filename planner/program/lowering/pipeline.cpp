@@ -13,6 +13,7 @@ void StepLowering::begin(const Action& action) {
   stage_ = &stage_of(action);
   microbatch_ = action.microbatch;
   slice_ = action.slice;
+  defers_weights_ = action.kind == ActionKind::backward_input;
   builder_.set_microbatch(microbatch_);
 }
 
@@ -101,8 +102,8 @@ const StageLayers& StepLowering::stage_of(const Action& action) const {
 }
 
 void StepLowering::save_in_flight() {
-  in_flight_.push_back(
-      {stage_->stage, microbatch_, tokens_all_, std::move(gradient_), std::move(saved_)});
+  in_flight_.push_back({stage_->stage, microbatch_, tokens_all_, std::move(gradient_),
+                        std::move(saved_), std::move(for_weights_)});
 }
 
 void StepLowering::restore_in_flight() {
@@ -115,6 +116,7 @@ void StepLowering::restore_in_flight() {
   tokens_all_ = it->tokens_all;
   gradient_ = std::move(it->gradient);
   saved_ = std::move(it->saved);
+  for_weights_ = std::move(it->for_weights);
   in_flight_.erase(it);
 }
 

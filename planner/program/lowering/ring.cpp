@@ -140,7 +140,7 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
   builder_.release_after_window(sum.v);
 
   for (int i = 0; i < chunks_; ++i) {
-    const BackwardBlock& b = blocks[block_of(i)];
+    BackwardBlock& b = blocks[block_of(i)];
     builder_.release_fetched(q[i], in[i].q);
     if (i % chunks_per_block_ == 0) builder_.release(b.out.lse);
     if (exchanges_heads()) {

@@ -41,7 +41,11 @@ void StepLowering::run() {
         forward();
         break;
       case ActionKind::backward:
+      case ActionKind::backward_input:
         backward();
+        break;
+      case ActionKind::backward_weight:
+        backward_weight();
         break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
@@ -65,7 +69,7 @@ void StepLowering::run() {
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; F, B and OPTIMIZER can",
+        throw bad_input("{} in the schedule cannot be lowered yet; F, B, I, W and OPTIMIZER can",
                         to_string(action));
     }
   }

@@ -43,26 +43,34 @@ void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp)
   builder_.compute(op, layer, block, {in(dx), inout(gradients(unit_of_layer(layer)))});
 }
 
-BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
+BufferId StepLowering::own_norm(int layer, int block, BufferId x, bool of_mlp) {
   const BufferId h = device(is_tensor_parallel() ? Tensor::h_own : Tensor::h, layer, block);
   OpShape op = shape(OpKind::norm_forward);
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block, {in(parameters(unit_of_layer(layer))), in(x), out(h)});
+  return h;
+}
+
+BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
+  const BufferId h = own_norm(layer, block, x, of_mlp);
   if (!is_tensor_parallel()) return h;
   const BufferId all = gather(layer, block, h, Tensor::h_own, Tensor::h);
   builder_.release_after_window(h);
   return all;
 }
 
-void StepLowering::norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx,
-                                 bool of_mlp) {
+BufferId StepLowering::norm_gradient(int layer, int block, BufferId x, BufferId dh, BufferId dx,
+                                     bool of_mlp) {
   const int unit = unit_of_layer(layer);
   const BufferId own = is_tensor_parallel() ? scatter(layer, block, dh) : dh;
   OpShape op = shape(OpKind::norm_backward);
   op.of_mlp = of_mlp;
+  const BufferId to = defers_weights_ ? device(Tensor::dx, layer, block) : -1;
   builder_.compute(op, layer, block,
-                   {in(parameters(unit)), in(x), in(own), inout(dx), inout(gradients(unit))});
+                   {in(parameters(unit)), in(x), in(own), to >= 0 ? in(dx) : inout(dx),
+                    inout(gradients(unit)), out(to)});
   if (is_tensor_parallel()) builder_.release(own);
+  return to >= 0 ? to : dx;
 }
 
 void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, BufferId y) {

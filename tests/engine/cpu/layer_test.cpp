@@ -80,7 +80,8 @@ TEST_CASE("norm1 forward and backward") {
   Guarded dx(start);
   const Floats gradient_start = random.normal(static_cast<int64_t>(c.unit.size()));
   Guarded gradient(gradient_start);
-  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), gradient.data());
+  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), dx.data(),
+                      gradient.data());
   CHECK(error_of(dx.floats(), plus(start, reference::differences(f, wide_x))) < kGradientError);
   if (d < 100) {
     const Doubles want = reference::differences(f, c.wide);
@@ -96,7 +97,8 @@ TEST_CASE("norm of many rows sums the gradients of its weights accurately") {
   Random random(23);
   const Floats x = random.normal(n * d), dh = random.normal(n * d);
   Floats dx(n * d), gradient(c.unit.size());
-  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), gradient.data());
+  cpu::norm1_backward(c.context, c.unit.data(), x.data(), dh.data(), n, dx.data(), dx.data(),
+                      gradient.data());
   Doubles ones(d, 1.0);
   const Doubles xhat = reference::norm(c.model, ones.data(), nullptr, widen(x));
   Doubles want(2 * d);
@@ -177,6 +179,38 @@ TEST_CASE("qkv backward for every tile") {
         kGradientError);
   CHECK((dx.intact() && gradient.intact() && workspace.intact()));
   CHECK((dq.intact() && dk.intact() && dv.intact()));
+}
+
+TEST_CASE("the two parts of the qkv backward for every tile") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5});
+  CAPTURE(spec.name, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(34);
+  const int64_t n = 5, position0 = 40;
+  const Floats h = random.normal(n * spec.hidden);
+  const Floats gq = random.normal(n * spec.attention_width());
+  const Floats gk = random.normal(n * spec.kv_width()), gv = random.normal(n * spec.kv_width());
+  Guarded dq(gq), dk(gk), dv(gv), dh(n * spec.hidden);
+  Guarded dqkv(n * (spec.attention_width() + 2 * spec.kv_width()));
+  const Floats start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(start);
+  Guarded workspace(cpu::qkv_backward_input_workspace(spec, n, tile));
+  cpu::qkv_backward_input(c.context, c.unit.data(), h.data(), n, position0, tile, dq.data(),
+                          dk.data(), dv.data(), dqkv.data(), dh.data(), gradient.data(),
+                          workspace.data());
+  cpu::qkv_backward_weight(c.context, h.data(), n, dqkv.data(), gradient.data());
+  Doubles wide_h = widen(h);
+  const auto f = [&] {
+    const reference::Qkv r = reference::qkv(c.layer(), wide_h, true, position0);
+    return reference::dot(r.q, widen(gq)) + reference::dot(r.k, widen(gk)) +
+           reference::dot(r.v, widen(gv));
+  };
+  CHECK(error_of(dh.floats(), reference::differences(f, wide_h)) < kGradientError);
+  CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
+        kGradientError);
+  CHECK((dqkv.intact() && dh.intact() && gradient.intact() && workspace.intact()));
 }
 
 TEST_CASE("groups of heads project, and differentiate, together what all heads do") {
@@ -333,6 +367,40 @@ TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows
   CHECK((dy.intact() && inner.intact() && gradient.intact() && workspace.intact()));
 }
 
+TEST_CASE("the two parts of the mlp backward, with norm and residual as ops of their own") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const bool saved = GENERATE(false, true);
+  const int64_t n = 5, d = spec.hidden;
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5}, int64_t{9});
+  CAPTURE(spec.name, saved, tile);
+  ThreadPool pool(2);
+  LayerCase c(spec, pool);
+  Random random(35);
+  const Floats y = random.normal(n * d), dy = random.normal(n * d);
+  Doubles wide_y = widen(y), want_inner;
+  reference::mlp(c.layer(), wide_y, &want_inner);
+  Guarded inner = saved ? Guarded(Floats(want_inner.begin(), want_inner.end()))
+                        : Guarded(static_cast<int64_t>(want_inner.size()));
+  Guarded h(n * d), act(n * spec.ffn), dh(n * d), sum(n * d);
+  const Floats start = random.normal(static_cast<int64_t>(c.unit.size()));
+  Guarded gradient(start);
+  Guarded workspace(cpu::mlp_backward_input_workspace(spec, n, tile));
+  const float* unit = c.unit.data();
+  cpu::norm2_forward(c.context, unit, y.data(), n, h.data());
+  cpu::mlp_backward_input(c.context, unit, saved ? nullptr : h.data(), dy.data(), n, tile,
+                          inner.data(), act.data(), dh.data(), workspace.data());
+  cpu::norm2_backward(c.context, unit, y.data(), dh.data(), n, dy.data(), sum.data(),
+                      gradient.data());
+  cpu::mlp_backward_weight(c.context, h.data(), dy.data(), inner.data(), act.data(), n,
+                           gradient.data());
+  const auto f = [&] { return reference::dot(reference::mlp(c.layer(), wide_y), widen(dy)); };
+  CHECK(error_of(sum.floats(), reference::differences(f, wide_y)) < kGradientError);
+  CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
+        kGradientError);
+  CHECK((inner.intact() && h.intact() && act.intact() && dh.intact() && sum.intact()));
+  CHECK((gradient.intact() && workspace.intact()));
+}
+
 namespace {
 
 // A layer as one rank of a tensor group of two holds it: its slice of every tensor, and its own
@@ -415,7 +483,7 @@ TEST_CASE("the parts of a tensor group's mlp add up to the mlp") {
       cpu::residual_backward(m->context, true, g.data() + at, m->rows, m->gradient.data());
     }
     cpu::norm2_backward(m->context, m->unit.data(), y.data() + at, d_sum.data() + at, m->rows,
-                        dy.data() + at, m->gradient.data());
+                        dy.data() + at, dy.data() + at, m->gradient.data());
     m->add_gradients(gradient);
   }
   CHECK(error_of(out, reference::mlp(c.layer(), wide_y)) < kForwardError);

@@ -166,8 +166,9 @@ TEMPLATE_TEST_CASE("norms are the same with packs, held or read again, and witho
         device->queues().begin({1, 1, 1, 1, 1, 1});
         norm_forward<T>(queue, kind, {weight.data(), centers ? bias.data() : nullptr}, x.data(),
                         kRows, h.data());
-        norm_backward<T>(queue, kind, {weight.data(), nullptr}, x.data(), dh.data(), kRows, true,
-                         dx.data(), {gradient.data(), centers ? of_bias.data() : nullptr});
+        norm_backward<T>(queue, kind, {weight.data(), nullptr}, x.data(), dh.data(), kRows,
+                         dx.data(), dx.data(),
+                         {gradient.data(), centers ? of_bias.data() : nullptr});
         head_norm_backward<T>(queue, weight.data(), 1e-5F, kRows, width, x.data(), head_dx.data(),
                               gradient.data());
         device->queues().finish();

@@ -274,6 +274,26 @@ TEST_CASE("what is saved or already normed is not computed again") {
   CHECK(work_by_kernel(program, qkv).count(Kernel::norm_forward) == 0);
 }
 
+TEST_CASE("the two parts of a backward have the products of the whole") {
+  for (const ModelSpec& model : {llama(), gpt()}) {
+    const Program program = program_of(model, make_preset("baseline", model, 128), 128);
+    const auto products = [&](OpKind kind) {
+      OpShape shape = shape_of(kind);
+      shape.saves_inner = true;
+      return flops_of(program, shape);
+    };
+    using enum OpKind;
+    CHECK(products(mlp_backward_input) == products(mlp_backward_weight));
+    CHECK(products(mlp_backward_input) + products(mlp_backward_weight) == products(mlp_backward));
+    CHECK(products(out_backward_input) + products(out_backward_weight) == products(out_backward));
+    CHECK(products(qkv_backward_input) + products(qkv_backward_weight) == products(qkv_backward));
+    CHECK(work_by_kernel(program, shape_of(qkv_backward_weight))[Kernel::bias_gradient] ==
+          work_by_kernel(program, shape_of(qkv_backward))[Kernel::bias_gradient]);
+    CHECK(work_by_kernel(program, shape_of(mlp_backward_weight))[Kernel::bias_gradient] ==
+          work_by_kernel(program, shape_of(mlp_backward))[Kernel::bias_gradient]);
+  }
+}
+
 TEST_CASE("features of the model cost what they add") {
   const Program plain = program_of(llama(), make_preset("baseline", llama(), 128), 128);
   const Program biased = program_of(gpt(), make_preset("baseline", gpt(), 128), 128);
