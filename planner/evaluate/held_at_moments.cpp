@@ -65,25 +65,33 @@ class RankList {
     return most;
   }
 
-  /// The most microbatches in flight at the backward of a sequence's last slice on a stage. The
-  /// slice counts on all layers.
-  double at_last_slice(int32_t stage, const std::vector<int64_t>& tokens) const {
+  /// As at(), at a sequence's last slice, of slices in flight besides it, by tokens and layers. A
+  /// backward makes the gradients of its own stage.
+  Besides at_last_slice(ActionKind kind, int32_t stage, const std::vector<int64_t>& tokens) const {
     const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     std::map<int32_t, int64_t> last;  // layers of a microbatch's last slice
-    int64_t held = 0, most = 0;       // tokens times layers
+    std::set<int32_t> with_gradients;
+    int64_t held = 0;  // tokens times layers
+    Besides most;
     for (const Action& a : actions_) {
       if (a.kind != ActionKind::forward && a.kind != ActionKind::backward) continue;
       const auto slice = static_cast<size_t>(a.slice);
       const bool is_last = slice + 1 == tokens.size(), adds = a.kind == ActionKind::forward;
       const int64_t layers = layers_[static_cast<size_t>(a.stage)];
       int64_t& own = last[a.microbatch];
-      if (is_last && !adds && a.stage == stage) {
-        most = std::max(most, held + (count_ - own) * tokens.back());
+      if (!adds) with_gradients.insert(a.stage);
+      if (is_last && a.kind == kind && a.stage == stage) {
+        const double besides = static_cast<double>(held - own * tokens.back()) /
+                               static_cast<double>(all) / static_cast<double>(count_);
+        most.ever = std::max(most.ever, besides);
+        if (with_gradients.size() == stages_.size()) {
+          most.accumulating = std::max(most.accumulating, besides);
+        }
       }
       held += (adds ? 1 : -1) * layers * tokens[slice];
       if (is_last) own += (adds ? 1 : -1) * layers;
     }
-    return static_cast<double>(most) / static_cast<double>(all) / static_cast<double>(count_);
+    return most;
   }
 
  private:
@@ -98,32 +106,44 @@ std::array<int64_t, 3> layers_of_moments(int64_t count) {
   return {count - 1, std::min((count + 1) / 2, count - 1), 0};
 }
 
+Besides least(const Besides& a, const Besides& b) {
+  return Besides{std::min(a.ever, b.ever), std::min(a.accumulating, b.accumulating)};
+}
+
+// `own`: what runs, in microbatches.
+HeldAtMoments held(const std::array<Besides, Demand::kMoments>& besides, double own) {
+  HeldAtMoments result;
+  for (const Besides& b : besides) result.accumulates &= b.accumulating >= b.ever;
+  for (size_t moment = 0; moment < besides.size(); ++moment) {
+    result.held[moment] = own + besides[moment].ever;
+  }
+  return result;
+}
+
 }  // namespace
 
 HeldAtMoments held_in_sliced_lists(const Schedule& schedule, const std::vector<int64_t>& layers,
                                    const std::vector<int64_t>& tokens) {
   const std::vector<int32_t> ranks = schedule.ranks_of_stages();
   const RankList first(schedule, ranks.front(), layers), last(schedule, ranks.back(), layers);
-  const auto at_layer = [&](int64_t layer) {
-    return first.at_last_slice(first.stage_of(layer), tokens);
-  };
-  HeldAtMoments result;
-  result.held[0] = at_layer(0);
-  result.held[Demand::kLossMoment] = last.at_last_slice(last.last_stage(), tokens);
+  std::array<Besides, Demand::kMoments> besides{};
+  besides[Demand::kLossMoment] =
+      least(last.at_last_slice(ActionKind::forward, last.last_stage(), tokens),
+            last.at_last_slice(ActionKind::backward, last.last_stage(), tokens));
+  const std::array<int64_t, 3> of_moments = layers_of_moments(first.layers());
   for (size_t i = 0; i < 3; ++i) {
-    result.held[2 + 2 * i] = result.held[3 + 2 * i] =
-        at_layer(layers_of_moments(first.layers())[i]);
+    besides[2 + 2 * i] = besides[3 + 2 * i] =
+        first.at_last_slice(ActionKind::backward, first.stage_of(of_moments[i]), tokens);
   }
-  return result;
+  besides[0] = besides[2 + 2 * 2];
+  const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+  return held(besides, static_cast<double>(tokens.back()) / static_cast<double>(all));
 }
 
 HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers) {
   const std::vector<int32_t> ranks = schedule.ranks_of_stages();
   const RankList first(schedule, ranks.front(), layers), last(schedule, ranks.back(), layers);
   std::array<Besides, Demand::kMoments> besides{};
-  const auto least = [](const Besides& a, const Besides& b) {
-    return Besides{std::min(a.ever, b.ever), std::min(a.accumulating, b.accumulating)};
-  };
   // The loss runs at the end of a forward or at the start of its backward.
   besides[Demand::kLossMoment] = least(last.at(ActionKind::forward, last.last_stage()),
                                        last.at(ActionKind::backward, last.last_stage()));
@@ -132,12 +152,7 @@ HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>
     const Besides own = first.at(ActionKind::backward, first.stage_of(of_moments[i]));
     besides[2 + 2 * i] = besides[3 + 2 * i] = own;
   }
-  HeldAtMoments result;
-  for (const Besides& b : besides) result.accumulates &= b.accumulating >= b.ever;
-  for (size_t moment = 0; moment < besides.size(); ++moment) {
-    result.held[moment] = 1 + besides[moment].ever;
-  }
-  return result;
+  return held(besides, 1);
 }
 
 }  // namespace longspan

@@ -267,7 +267,10 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
   for (size_t moment = 0; moment < bytes.bytes.size(); ++moment) {
     TierBytes besides{};
     if (order.sliced_layout) {
-      in_flight.add_least(order.at_moments.held[moment], pipeline.virtual_stages, next, besides);
+      // No gradients wait when the last slice's loss is computed.
+      const bool at_loss = moment == Demand::kLossMoment;
+      const double gradients = at_loss ? 0 : 1 / static_cast<double>(pipeline.virtual_stages);
+      in_flight.add_least(order.at_moments.held[moment], gradients, at_loss ? 0 : next, besides);
     } else {
       in_flight.add(order.at_moments.held[moment], besides);
     }

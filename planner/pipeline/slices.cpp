@@ -132,14 +132,11 @@ void SlicesInFlight::add(double held, TierBytes& bytes) const {
   bytes[0] += gradients_;
 }
 
-void SlicesInFlight::add_least(double held, int64_t virtual_stages, double next,
-                               TierBytes& bytes) const {
+void SlicesInFlight::add_least(double held, double gradients, double next, TierBytes& bytes) const {
   add(held, bytes);
   if (slices_ == 1) return;
-  const double earlier = static_cast<double>(own_gradients_) * (slices_ - 1);
-  const double least = std::max(
-      0.0, earlier / static_cast<double>(virtual_stages) - next * static_cast<double>(kept_[0]));
-  bytes[0] += static_cast<int64_t>(least) - gradients_;
+  const double earlier = gradients * static_cast<double>(own_gradients_) * (slices_ - 1);
+  bytes[0] += std::llround(earlier - next * static_cast<double>(kept_[0])) - gradients_;
 }
 
 void cut_to_slice(StepRequest& request, const LayerRun& run) {

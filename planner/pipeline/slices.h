@@ -44,11 +44,12 @@ class SlicesInFlight {
   /// Adds to `bytes`, the memory of one slice's program, the memory of the other slices of `held`
   /// microbatches, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
-  /// As add(), but no more than a layout needs if this slice is the last of its sequence. Gradients
-  /// of earlier keys and values are there once this slice's saved tensors are gone, and of several
-  /// stages on a rank maybe only one has them. `next`: the length of the slice before, whose
-  /// backward is next, in units of this one's.
-  void add_least(double held, int64_t virtual_stages, double next,
+  /// As add(), but no more than a layout needs if this slice is the last of its sequence.
+  /// `gradients`: the part of the layers that have gradients of earlier keys and values. They are
+  /// there at this slice's backward once its saved tensors are gone, or at the backward of the
+  /// slice before; `next`: the length of that, in units of this one's. The result is linear in the
+  /// bytes that a slice leaves, as demands of knobs add up.
+  void add_least(double held, double gradients, double next,
                  std::array<int64_t, kTierCount>& bytes) const;
 
  private:
