@@ -313,9 +313,9 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
       pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(
-        "{}: the engine does not run a {} yet: it runs gpipe, 1f1b, interleaved-1f1b, bfs and "
-        "chronos and, with split: tokens in the plan, seq1f1b, seq1f1b-i and terapipe; `plan "
-        "--pipeline 1` makes a plan without",
+        "{}: the engine does not run a {} yet: it runs gpipe, 1f1b, interleaved-1f1b, bfs, "
+        "chronos, "
+        "seq1f1b, seq1f1b-i and terapipe; `plan --pipeline 1` makes a plan without",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

@@ -17,9 +17,10 @@ int64_t tile_rows(int64_t tile, int64_t rows) { return tile > 0 ? std::min(tile,
 // Attention of one layer over all keys that a rank's chunks see.
 struct AttentionSeconds {
   std::array<int64_t, 7> of;
-  double forward, backward;              // resident keys and values, q-outer
-  double forward_pairs, backward_pairs;  // a pair of chunks at a time
-  double again_pairs;                    // forward of all slices but the last
+  double forward, backward;                      // resident keys and values, q-outer
+  double forward_pairs, backward_pairs;          // a pair of chunks at a time
+  double forward_parts = 0, backward_parts = 0;  // resident slices: a chunk and a slice
+  double again_pairs = 0, again_parts = 0;       // forward of all slices but the last
 };
 
 // Seconds of ops that do not depend on a tile.
@@ -79,7 +80,7 @@ struct Bounds::State {
   void fill(Table& t);
   AttentionSeconds attention(const Table& t);
   double attention_resident(const Table& t, OpKind kind) const;
-  double attention_pairs(const Table& t, OpKind kind, int64_t chunks) const;
+  double attention_parts(const Table& t, OpKind kind, int64_t chunks, int64_t of_part) const;
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                                     int64_t Strategy::*knob,
                                     const std::array<OpShape, 3>& shapes) const;
@@ -148,16 +149,20 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   return std::inner_product(seconds.begin(), seconds.end(), of_shape.begin(), 0.0);
 }
 
-double Bounds::State::attention_pairs(const Table& t, OpKind kind, int64_t chunks) const {
-  const auto n = static_cast<double>(chunks);
-  // All chunks but the first see several.
+// Of the first `chunks`, over keys in parts of `of_part` chunks.
+double Bounds::State::attention_parts(const Table& t, OpKind kind, int64_t chunks,
+                                      int64_t of_part) const {
+  const auto n = static_cast<double>(chunks / of_part);
+  // All chunks but those of the first part see several.
   const bool sums = request.dtype != DType::float32;
-  double sum = seconds(t, attention_of(kind, 1, true));
-  if (n > 1) {
-    sum += (n - 1) * seconds(t, attention_of(kind, 1, true, sums)) +
-           n * (n - 1) / 2 * seconds(t, attention_of(kind, 1, false, sums));
+  double sum = 0;
+  for (int64_t i = 1; i <= of_part; ++i) {
+    sum += seconds(t, attention_of(kind, i, true));
+    if (n > 1) sum += (n - 1) * seconds(t, attention_of(kind, i, true, sums));
   }
-  return sum;
+  if (n == 1) return sum;
+  return sum + static_cast<double>(of_part) * n * (n - 1) / 2 *
+                   seconds(t, attention_of(kind, of_part, false, sums));
 }
 
 AttentionSeconds Bounds::State::attention(const Table& t) {
@@ -170,10 +175,17 @@ AttentionSeconds Bounds::State::attention(const Table& t) {
   for (const AttentionSeconds& known : attentions) {
     if (known.of == of) return known;
   }
-  return attentions.emplace_back(AttentionSeconds{
+  AttentionSeconds& one = attentions.emplace_back(AttentionSeconds{
       of, attention_resident(t, attention_forward), attention_resident(t, attention_backward),
-      attention_pairs(t, attention_forward, chunks), attention_pairs(t, attention_backward, chunks),
-      slices > 1 ? attention_pairs(t, attention_forward, chunks / slices * (slices - 1)) : 0});
+      attention_parts(t, attention_forward, chunks, 1),
+      attention_parts(t, attention_backward, chunks, 1)});
+  if (slices == 1) return one;
+  const int64_t of_slice = chunks / slices, again = chunks - of_slice;
+  one.forward_parts = attention_parts(t, attention_forward, chunks, of_slice);
+  one.backward_parts = attention_parts(t, attention_backward, chunks, of_slice);
+  one.again_pairs = attention_parts(t, attention_forward, again, 1);
+  one.again_parts = attention_parts(t, attention_forward, again, of_slice);
+  return one;
 }
 
 void Bounds::State::fill(Table& t) {
@@ -290,9 +302,13 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
            {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
 
   const bool attends = request.model.attention;
-  const double attend = f.parts ? one.attention.forward_pairs : groups * one.attention.forward;
-  const double attend_back =
-      f.parts || f.kv_outer ? one.attention.backward_pairs : groups * one.attention.backward;
+  const AttentionSeconds& attention = one.attention;
+  const double attend = f.streams ? attention.forward_pairs
+                        : f.parts ? attention.forward_parts
+                                  : groups * attention.forward;
+  const double attend_back = f.streams || f.kv_outer ? attention.backward_pairs
+                             : f.parts               ? attention.backward_parts
+                                                     : groups * attention.backward;
   double sum = blocks * (head[0] + one.embed_backward);
   double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
   if (attends) {
@@ -311,8 +327,9 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     const auto more = static_cast<double>(f.blocks_again());
     sum += more * (one.embed_forward + layers * inner[0]);
     if (attends) {
-      sum += layers * (static_cast<double>(f.chunks_again()) * project[2] +
-                       one.attention.again_pairs + more * one.out_forward);
+      sum += layers *
+             (static_cast<double>(f.chunks_again()) * project[2] +
+              (f.streams ? attention.again_pairs : attention.again_parts) + more * one.out_forward);
     }
     if (attends ? f.separate_norm : f.tensor) sum += more * layers * one.norm_forward;
   }

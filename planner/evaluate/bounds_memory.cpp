@@ -42,8 +42,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int64_t held = std::max<int64_t>(1, f.slices - 1), earlier = held - 1;
   const int64_t chunks_of_slice = f.chunks / f.slices, chunks = held * chunks_of_slice;
   const int64_t blocks = f.blocks / f.slices * (f.again ? 1 : held);
+  // Keys and values of a chunk. Resident ones of slices are parts of a slice's buffer, without the
+  // alignment of each.
+  const auto kv_chunk = [&](Tensor t) { return f.streams ? unit(t) : bytes[t]; };
   const auto kv_gradients_of = [&](int64_t slices) {
-    return f.slices > 1 ? slices * chunks_of_slice * 2 * unit(dk) : 0;
+    return f.slices > 1 ? slices * chunks_of_slice * 2 * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[3] = {1, f.layers, 1};
@@ -112,7 +115,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     add(saved_of(before, held), sum);
     sum[host] += unit(tokens_all);
     if (f.slices > 1) {
-      sum[kv_tier] += after * earlier * chunks_of_slice * 2 * unit(k);
+      sum[kv_tier] += after * earlier * chunks_of_slice * 2 * kv_chunk(k);
       sum[kv_tier] += before * kv_gradients_of(held) + after * kv_gradients_of(earlier);
     }
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
@@ -140,7 +143,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     mlp[0] +=
         inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
     if (f.slices > 1) {
-      mlp[kv_tier] += chunks * 2 * unit(k) + kv_gradients_of(held);
+      mlp[kv_tier] += chunks * 2 * kv_chunk(k) + kv_gradients_of(held);
     } else if (!f.streams && f.groups == 1) {
       mlp[0] += 2 * unit(k_all);
     }
@@ -158,7 +161,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
     attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
     const bool all_here = f.parts && !f.streams;
-    attention[0] += f.parts ? (all_here ? chunks : 1) * 2 * (unit(k) + unit(dk))
+    attention[0] += f.parts ? (all_here ? chunks : 1) * 2 * (kv_chunk(k) + kv_chunk(dk))
                             : 2 * (unit(k_all) + unit(dk_all));
     // Tensors elsewhere meanwhile, except a chunk that is being copied.
     const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;

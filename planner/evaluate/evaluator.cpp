@@ -145,7 +145,9 @@ std::optional<Evaluator::InFlight> Evaluator::in_flight(const ParallelLayout& pa
                                                         int64_t microbatches) {
   Candidate c;
   c.strategy.parallel = parallel;
-  c.sequence = parallel.pipeline.slices * parallel.sequence_ranks() * parallel.tensor * 4096;
+  const int64_t ranks = parallel.sequence_ranks() * parallel.tensor;
+  c.sequence = parallel.pipeline.slices * ranks * 4096;
+  c.strategy.chunk_tokens = c.strategy.block_tokens = ranks;
   c.microbatches = microbatches;
   const PipelineOrder& order = state_->pipelines.orders().of(c);
   if (!order.possible) return std::nullopt;

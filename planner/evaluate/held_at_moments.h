@@ -27,4 +27,10 @@ struct HeldAtMoments {
 /// s.
 HeldAtMoments held_in_lists(const Schedule& schedule, const std::vector<int64_t>& layers);
 
+/// The same for slices of `tokens`. All moments are those of a sequence's last slice: gradients of
+/// all earlier keys and values follow it, so memory peaks there. Held is that slice, and all of the
+/// others by tokens and layers.
+HeldAtMoments held_in_sliced_lists(const Schedule& schedule, const std::vector<int64_t>& layers,
+                                   const std::vector<int64_t>& tokens);
+
 }  // namespace longspan

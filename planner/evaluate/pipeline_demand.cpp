@@ -86,9 +86,10 @@ Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
   return *known;
 }
 
-// As slice_request(), but in place, as demands are frequent and a model is large. Valid until the
-// next call.
-const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int64_t layers) {
+// As slice_request(), but in place, as demands are frequent and a model is large. With `tokens`: of
+// a slice of this length, where all layers are alike. Valid until the next call.
+const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int64_t layers,
+                                            int64_t tokens) {
   KindSlice& own = slices_[kind];
   if (own.layers != layers || own.sequence != c.sequence) {
     own.request.model = model_of_run(fit_positions(model_, c.sequence), kinds_[kind]);
@@ -98,16 +99,20 @@ const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int
   own.request.strategy = c.strategy;
   own.request.sequence = c.sequence;
   cut_to_slice(own.request, kinds_[kind]);
+  if (tokens > 0) own.request.sequence = tokens;
   return own.request;
 }
 
 const std::array<double, 2>& PipelineDemand::attention_of(const StepRequest& slice,
                                                           int64_t slices) {
   const ParallelLayout& p = slice.strategy.parallel;
-  const auto [it, fresh] = attention_.try_emplace(
-      {slice.sequence, slices, p.ulysses, p.tensor, slice.strategy.deterministic});
+  const auto [it, fresh] =
+      attention_.try_emplace({slice.sequence, slice.strategy.chunk_tokens, slices, p.ulysses,
+                              p.tensor, slice.strategy.deterministic});
   if (fresh) {
-    const EarlierSlices earlier = earlier_slices(slice, slices, cost_);
+    const std::vector<int64_t> equal(static_cast<size_t>(slices),
+                                     slice.sequence / slice.strategy.chunk_tokens);
+    const EarlierSlices earlier = earlier_slices(slice, equal, cost_);
     it->second = {earlier.all_forward(), earlier.all_backward()};
   }
   return it->second;
@@ -131,22 +136,18 @@ Demand PipelineDemand::of_kind(const StepRequest& slice, size_t kind, double lay
 // and after it is done. `alone`: the mean slice without attention to earlier ones; `forward` and
 // `backward`: of all microbatches. As in costs_of() of pipeline_step.cpp, gradients of weights take
 // a part of the forward, equally for all slices, so of the first slice they take more than its own.
+// A slice of equal work is longer than the mean; that it attends to more tokens than as many mean
+// slices would is left out.
 PipelineDemand::SlicePass PipelineDemand::first_slice(const Candidate& c, const SlicePass& alone,
                                                       double forward, double backward) {
-  const Pipeline& p = c.strategy.parallel.pipeline;
-  const auto microbatches = static_cast<double>(c.microbatches);
-  const auto slices = static_cast<double>(p.slices);
+  const auto slices = static_cast<double>(c.strategy.parallel.pipeline.slices);
   const double dense = orders_.dense_share(c.sequence);
-  const double weight = std::min(dense * forward, backward) / microbatches;
-  if (!p.equal_work) {
-    return {alone.forward, alone.backward - std::max(0.0, alone.forward - weight / slices)};
-  }
-  const SliceShare& share = orders_.shares(c).front();
-  const double tokens = static_cast<double>(share.tokens) / static_cast<double>(c.sequence);
-  const double attention =
-      std::max(0.0, share.forward - tokens * dense) / std::max(1e-9, 1 - dense);
-  return {share.forward * forward / microbatches,
-          std::min(attention, tokens) * (backward / microbatches - weight) + tokens * weight};
+  const double weight =
+      std::min(dense * forward, backward) / static_cast<double>(c.microbatches) / slices;
+  const double length = slices * static_cast<double>(orders_.shares(c).front().tokens) /
+                        static_cast<double>(c.sequence);
+  return {length * alone.forward,
+          length * (alone.backward - std::max(0.0, alone.forward - weight))};
 }
 
 // The work of the busiest rank on all microbatches is a bound for any schedule; a rank has at least
@@ -221,16 +222,26 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
   const int64_t counted =
       order.at_moments.accumulates ? std::min<int64_t>(2, c.microbatches * pipeline.slices) : 1;
   Demand bytes;
-  SlicesInFlight in_flight(pipeline.slices);
+  // A layout of slices peaks at the last one; see held_in_sliced_lists().
+  int64_t last = 0;
+  double next = 0;
+  if (order.sliced_layout) {
+    const std::vector<SliceShare>& shares = orders_.shares(c);
+    last = shares.back().tokens;
+    next = static_cast<double>(shares[shares.size() - 2].tokens) / static_cast<double>(last);
+  }
+  const double slices = last > 0 ? static_cast<double>(c.sequence) / static_cast<double>(last)
+                                 : static_cast<double>(pipeline.slices);
+  SlicesInFlight in_flight(slices);
   TierBytes elsewhere{};
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     const int64_t layers = order.layers[kind];
     // A sum scales the program of the rank with most layers, a layout has one for each rank.
     const int64_t most = order.laid_out ? layers : order.most_layers[kind];
-    const StepRequest& slice = slice_of(c, kind, most);
+    const StepRequest& slice = slice_of(c, kind, most, last);
     Bounds& bounds = bounds_of(kind, most, slice.sequence, counted);
     const TensorBytes& sizes = bounds.tensors(slice.strategy);
-    const SlicesInFlight own(slice, sizes, pipeline.slices);
+    const SlicesInFlight own(slice, sizes, slices);
     in_flight.include(own, static_cast<double>(layers) / static_cast<double>(most));
     // A rank can have both embedding and head only with at most two stages.
     if (kind == 0 && cut) {
@@ -256,7 +267,10 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
   for (size_t moment = 0; moment < bytes.bytes.size(); ++moment) {
     TierBytes besides{};
     if (order.sliced_layout) {
-      in_flight.add_least(order.at_moments.held[moment], pipeline.virtual_stages, besides);
+      // No gradients wait when the last slice's loss is computed.
+      const bool at_loss = moment == Demand::kLossMoment;
+      const double gradients = at_loss ? 0 : 1 / static_cast<double>(pipeline.virtual_stages);
+      in_flight.add_least(order.at_moments.held[moment], gradients, at_loss ? 0 : next, besides);
     } else {
       in_flight.add(order.at_moments.held[moment], besides);
     }

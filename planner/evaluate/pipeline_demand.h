@@ -44,7 +44,7 @@ class PipelineDemand {
   };
 
   Bounds& bounds_of(size_t kind, int64_t layers, int64_t sequence, int64_t microbatches);
-  const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers);
+  const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers, int64_t tokens = 0);
   const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
   Demand of_kind(const StepRequest& slice, size_t kind, double layers, int64_t microbatches,
                  bool ends);
@@ -61,7 +61,8 @@ class PipelineDemand {
   std::vector<KindSlice> slices_;  // by kind
   // By kind, layers, length and microbatches.
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, std::unique_ptr<Bounds>> bounds_;
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>> attention_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>>
+      attention_;
 };
 
 }  // namespace longspan

@@ -9,16 +9,16 @@
 #include "planner/pipeline/slices.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 namespace {
 
 constexpr int64_t kDenseParts = 16;  // steps of the dense share: similar lengths share a schedule
 
-// The number that divides all slices of equal work, as they are divided among ranks; 0 for slices
-// of equal length.
-int64_t divisor_of(const ParallelLayout& p) {
-  return p.pipeline.equal_work ? p.ulysses * p.tensor : 0;
+// The number that divides all slices of equal work; 0 for slices of equal length.
+int64_t unit_of_slices(const Candidate& c) {
+  return c.strategy.parallel.pipeline.equal_work ? slice_unit(c.strategy, c.sequence) : 0;
 }
 
 // Times are in units of a rank's forward. Gradients of weights take as many products as the forward
@@ -42,11 +42,10 @@ double PipelineOrders::dense_share(int64_t sequence) const {
 }
 
 const PipelineOrder& PipelineOrders::of(const Candidate& c) {
-  const ParallelLayout& parallel = c.strategy.parallel;
-  const Pipeline& p = parallel.pipeline;
+  const Pipeline& p = c.strategy.parallel.pipeline;
   const int64_t dense = std::max<int64_t>(1, std::llround(dense_share(c.sequence) * kDenseParts));
   const auto [it, fresh] = orders_.try_emplace(
-      {p.stages, p.schedule, p.virtual_stages, p.slices, divisor_of(parallel), p.in_flight,
+      {p.stages, p.schedule, p.virtual_stages, p.slices, unit_of_slices(c), p.in_flight,
        p.slices > 1 || !model_.uniform() ? c.sequence : 0, dense, c.microbatches});
   if (fresh) it->second = made(c, dense);
   return it->second;
@@ -104,6 +103,10 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     }
     if (order.laid_out) {
       order.at_moments = held_in_lists(schedule, layers);
+    } else if (order.sliced_layout) {
+      std::vector<int64_t> tokens;
+      for (const SliceShare& share : wanted.costs.shares) tokens.push_back(share.tokens);
+      order.at_moments = held_in_sliced_lists(schedule, layers, tokens);
     } else {
       order.at_moments.held.fill(cut ? order.held : held_on(first));
       if (!cut) order.at_moments.held[Demand::kLossMoment] = held_on(last);
@@ -116,10 +119,9 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
 
 // Shared by schedules, as most of them divide a sequence equally.
 const std::vector<SliceShare>& PipelineOrders::shares(const Candidate& c) {
-  const ParallelLayout& parallel = c.strategy.parallel;
-  const Pipeline& p = parallel.pipeline;
+  const Pipeline& p = c.strategy.parallel.pipeline;
   const auto [it, fresh] =
-      shares_.try_emplace({c.sequence, p.slices, ranks_that_share(p), divisor_of(parallel)});
+      shares_.try_emplace({c.sequence, p.slices, ranks_that_share(p), unit_of_slices(c)});
   if (!fresh) return it->second;
   StepRequest request;
   request.model = model_;
@@ -127,10 +129,7 @@ const std::vector<SliceShare>& PipelineOrders::shares(const Candidate& c) {
   request.sequence = c.sequence;
   request.microbatches = c.microbatches;
   request.strategy.parallel.pipeline = p;
-  if (p.equal_work) {
-    request.strategy.parallel.ulysses = parallel.ulysses;
-    request.strategy.parallel.tensor = parallel.tensor;
-  }
+  request.strategy.block_tokens = c.strategy.block_tokens;
   it->second = pipeline_shares(request);
   return it->second;
 }

@@ -48,7 +48,7 @@ struct StrategyTraits {
   int64_t layers, chunks, blocks, groups, slices;
   bool again;  // slices pass forward again
   bool sharded, gathers, ring, tensor, exchanges, streams;
-  bool parts;  // K,V are one buffer for each chunk
+  bool parts;  // K,V are in several buffers: of a chunk if they stream, else of a slice
   bool kv_outer, block_between_uses, chunk_between_uses, separate_norm;
 };
 

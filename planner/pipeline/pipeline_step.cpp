@@ -101,7 +101,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     costs.times.push_back(times);
     costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
-  costs.shares = p.equal_work ? pipeline_shares(request) : t.shares;
+  costs.shares = t.shares;
   costs.sharing_ranks = ranks_that_share(p);
   costs.speeds = cost.speeds_of_stages(p.stages);
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
@@ -214,7 +214,7 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
         return false;
     }
   };
-  return request.model.uniform() && !p.equal_work && ranks_that_share(p) == 0 &&
+  return request.model.uniform() && ranks_that_share(p) == 0 &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });

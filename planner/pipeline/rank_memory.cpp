@@ -46,7 +46,7 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     : programs_(programs),
       microbatches_(std::min<int64_t>(2, slices_of_step)),
       cut_(cuts_vocabulary(programs.pipeline())) {
-  const int64_t slices = programs.pipeline().slices;
+  const auto slices = static_cast<double>(programs.pipeline().slices);
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const StepRequest& slice = programs.slice(kind);
     const TensorBytes bytes = bytes_of(slice);
@@ -107,7 +107,7 @@ TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, do
   const StepRequest& first = programs_.slice(0);
   std::array<double, kTierCount> bytes{}, largest;
   largest.fill(-std::numeric_limits<double>::infinity());
-  SlicesInFlight slices(p.slices);
+  SlicesInFlight slices(static_cast<double>(p.slices));
   for (size_t kind = 0; kind < layers.size(); ++kind) {
     if (layers[kind] == 0) continue;
     const Kind& own = kinds_[kind];

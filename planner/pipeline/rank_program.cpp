@@ -127,9 +127,9 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
     StepRequest& own = program.request;
-    const int64_t slices = own.strategy.parallel.pipeline.slices;
-    own.strategy.parallel.pipeline = {};
-    own.strategy.parallel.pipeline.slices = slices;
+    const Pipeline& all = request.strategy.parallel.pipeline;
+    const int64_t slices = all.slices;
+    own.strategy.parallel.pipeline = {.slices = slices, .equal_work = all.equal_work};
     own.strategy.block_tokens = std::min(own.strategy.block_tokens, own.sequence / slices);
     own.strategy.chunk_tokens = std::min(own.strategy.chunk_tokens, own.sequence / slices);
     own.boundary = {false, false};

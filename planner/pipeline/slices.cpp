@@ -9,25 +9,12 @@
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
-#include "planner/schedule/slice_split.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
-
-// The work of a token without attention, in units of a pair of a query and a key. Small integers,
-// so that slices of millions of tokens are exact.
-TokenCost token_cost_of(const ModelSpec& model, int64_t sequence) {
-  ModelSpec layers = model;
-  layers.vocab = 0;
-  const ModelFlops flops = model_flops(layers, sequence);
-  const auto tokens = static_cast<double>(sequence);
-  const double of_token = flops.dense_forward / tokens;
-  const double of_pair = flops.attention_forward / (tokens * (tokens + 1) / 2);
-  if (of_pair == 0) return {1, 0};
-  return {std::max<int64_t>(1, std::llround(of_token / of_pair)), 1};
-}
 
 // The fraction of the forward's products that is recomputed for the backward.
 double recomputed_share(const Strategy& s) {
@@ -52,15 +39,10 @@ int32_t ranks_that_share(const Pipeline& pipeline) {
 std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   if (p.slices == 1) return {};
-  const TokenCost cost = token_cost_of(request.model, request.sequence);
-  const int64_t multiple = request.strategy.parallel.tensor * request.strategy.parallel.ulysses;
-  const auto slices = static_cast<int32_t>(p.slices);
-  const std::vector<int64_t> lengths =
-      p.equal_work ? equal_time_slices(request.sequence, slices, multiple, cost)
-                   : equal_token_slices(request.sequence, slices, multiple);
   std::vector<SliceShare> shares =
-      slice_shares(lengths, cost, 1 + recomputed_share(request.strategy),
-                   2.5 + attention_again(request.strategy));
+      slice_shares(slice_lengths(request.model, request.strategy, request.sequence),
+                   token_cost_of(request.model, request.sequence),
+                   1 + recomputed_share(request.strategy), 2.5 + attention_again(request.strategy));
   if (ranks_that_share(p) == 0) return shares;
   // Except for attention, equal slices are equal, so whole shares can be averaged.
   for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
@@ -79,29 +61,35 @@ double EarlierSlices::all_backward() const {
   return std::accumulate(backward.begin(), backward.end(), 0.0);
 }
 
-EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost) {
-  const std::vector<double> none(static_cast<size_t>(slices), 0);
-  if (slices == 1 || !slice.model.attention) return {none, none};
-  StepRequest whole = slice;  // with the slice as one chunk
-  whole.strategy.chunk_tokens = whole.strategy.block_tokens = slice.sequence;
-  const Program program = empty_program(whole);
+EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
+                             const CostModel& cost) {
+  const std::vector<double> none(chunks.size(), 0);
+  if (chunks.size() == 1 || !slice.model.attention) return {none, none};
+  const Program program = empty_program(slice);
+  const auto of_mean = static_cast<size_t>(program.lengths.chunks());
   EarlierSlices earlier;
   for (const OpKind kind : {OpKind::attention_forward, OpKind::attention_backward}) {
-    std::vector<OpShape> shapes(static_cast<size_t>(slices));
-    for (size_t j = 0; j < shapes.size(); ++j) {
-      shapes[j].kind = kind;
-      shapes[j].kv_chunks = static_cast<int32_t>(j) + 1;
-      shapes[j].diagonal = true;
+    // Every chunk of the sequence attends to itself and all before it.
+    std::vector<OpShape> shapes(of_mean * chunks.size());
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      shapes[i].kind = kind;
+      shapes[i].kv_chunks = static_cast<int32_t>(i) + 1;
+      shapes[i].diagonal = true;
     }
-    std::vector<double> seconds = cost.durations(program, shapes);
-    const double alone = seconds.front();
-    for (double& each : seconds) each -= alone;
-    (kind == OpKind::attention_forward ? earlier.forward : earlier.backward) = std::move(seconds);
+    const std::vector<double> seconds = cost.durations(program, shapes);
+    auto next = seconds.begin();
+    const double alone = std::accumulate(next, next + of_mean, 0.0) / static_cast<double>(of_mean);
+    for (const int64_t own : chunks) {
+      const double with_earlier = std::accumulate(next, next + own, 0.0);
+      (kind == OpKind::attention_forward ? earlier.forward : earlier.backward)
+          .push_back(with_earlier - static_cast<double>(own) * alone);
+      next += own;
+    }
   }
   return earlier;
 }
 
-SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices)
+SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, double slices)
     : slices_(slices) {
   const Strategy& s = slice.strategy;
   const Lengths lengths = lengths_of(s, slice.sequence);
@@ -120,7 +108,9 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
       moved_[tier] -= kv;
     }
   }
-  gradients_ = (layers * slices - 1) * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+  own_gradients_ = layers * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+  gradients_ = std::llround((static_cast<double>(layers) * slices - 1) *
+                            static_cast<double>(bytes[Tensor::dk_all] + bytes[Tensor::dv_all]));
 }
 
 void SlicesInFlight::include(const SlicesInFlight& other, double part) {
@@ -131,21 +121,22 @@ void SlicesInFlight::include(const SlicesInFlight& other, double part) {
     moved_[tier] += std::llround(part * static_cast<double>(other.moved_[tier]));
   }
   gradients_ += std::llround(part * static_cast<double>(other.gradients_));
+  own_gradients_ += std::llround(part * static_cast<double>(other.own_gradients_));
 }
 
 void SlicesInFlight::add(double held, TierBytes& bytes) const {
-  const double others = std::max(0.0, held * static_cast<double>(slices_) - 1);
+  const double others = std::max(0.0, held * slices_ - 1);
   for (int tier = 0; tier < kTierCount; ++tier) {
     bytes[tier] += std::llround(others * static_cast<double>(kept_[tier])) + moved_[tier];
   }
   bytes[0] += gradients_;
 }
 
-void SlicesInFlight::add_least(double held, int64_t virtual_stages, TierBytes& bytes) const {
+void SlicesInFlight::add_least(double held, double gradients, double next, TierBytes& bytes) const {
   add(held, bytes);
   if (slices_ == 1) return;
-  const int64_t surplus = gradients_ - gradients_ / virtual_stages + kept_[0];
-  bytes[0] -= std::min(gradients_, surplus);
+  const double earlier = gradients * static_cast<double>(own_gradients_) * (slices_ - 1);
+  bytes[0] += std::llround(earlier - next * static_cast<double>(kept_[0])) - gradients_;
 }
 
 void cut_to_slice(StepRequest& request, const LayerRun& run) {

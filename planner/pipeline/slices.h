@@ -18,21 +18,25 @@ namespace longspan {
 /// The fraction of attention's forward that is recomputed for the backward.
 double attention_again(const Strategy& strategy);
 
-/// Seconds of attention to earlier slices in one layer of a rank, by slice.
+/// Seconds of attention in one layer of a rank, by slice, beyond those of as many chunks of a mean
+/// slice's program: to earlier slices, and if a slice is longer or shorter, to itself.
 struct EarlierSlices {
   std::vector<double> forward, backward;
   double all_forward() const;
   double all_backward() const;
 };
-/// `slice`: the request of one of `slices` equal slices, without the pipeline.
-EarlierSlices earlier_slices(const StepRequest& slice, int64_t slices, const CostModel& cost);
+/// `slice`: the request of a mean slice, without the pipeline; `chunks`: those of every slice. The
+/// sum over all slices only depends on their number.
+EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
+                             const CostModel& cost);
 /// The memory that slices leave on a rank for their backward and for later slices. Keys and values,
 /// and their gradients for a whole sequence, stay on the device for all policies.
 class SlicesInFlight {
  public:
-  explicit SlicesInFlight(int64_t slices) : slices_(slices) {}
-  /// `slice`: the request of one of `slices` slices; `bytes`: of its program.
-  SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, int64_t slices);
+  explicit SlicesInFlight(double slices) : slices_(slices) {}
+  /// `slice`: the request of one slice; `slices`: as many of it have the tokens of a sequence;
+  /// `bytes`: of its program.
+  SlicesInFlight(const StepRequest& slice, const TensorBytes& bytes, double slices);
   /// Adds `part` of another's memory.
   void include(const SlicesInFlight& other, double part);
   /// Bytes that one slice leaves.
@@ -40,17 +44,22 @@ class SlicesInFlight {
   /// Adds to `bytes`, the memory of one slice's program, the memory of the other slices of `held`
   /// microbatches, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
-  /// As add(), but no more than a layout needs: when gradients of keys and values are there, a
-  /// slice's saved tensors are gone, and of several stages on a rank maybe only one has them.
-  void add_least(double held, int64_t virtual_stages, std::array<int64_t, kTierCount>& bytes) const;
+  /// As add(), but no more than a layout needs if this slice is the last of its sequence.
+  /// `gradients`: the part of the layers that have gradients of earlier keys and values. They are
+  /// there at this slice's backward once its saved tensors are gone, or at the backward of the
+  /// slice before; `next`: the length of that, in units of this one's. The result is linear in the
+  /// bytes that a slice leaves, as demands of knobs add up.
+  void add_least(double held, double gradients, double next,
+                 std::array<int64_t, kTierCount>& bytes) const;
 
  private:
-  int64_t slices_;
+  double slices_;
   std::array<int64_t, kTierCount> kept_{};
   // What one slice's program puts elsewhere than it is with the others: keys and values, which its
   // policy would store.
   std::array<int64_t, kTierCount> moved_{};
-  int64_t gradients_ = 0;
+  // Gradients of keys and values: of all slices, without one layer of one; of this slice.
+  int64_t gradients_ = 0, own_gradients_ = 0;
 };
 
 /// Converts the request of a stage's layers to that of a slice, without the pipeline, with the

@@ -5,6 +5,7 @@
 
 #include "planner/pipeline/slices.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 bool cuts_vocabulary(const Pipeline& pipeline) {
@@ -51,7 +52,9 @@ LayersByKind most_on_a_rank(const std::vector<LayersByKind>& by_stage, const Pip
 }
 
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
-    : pipeline_(request.strategy.parallel.pipeline), evaluate_(evaluate) {
+    : pipeline_(request.strategy.parallel.pipeline),
+      evaluate_(evaluate),
+      slice_tokens_(slice_lengths(request.model, request.strategy, request.sequence)) {
   const std::vector<LayerRun> runs = layer_runs(request.model), kinds = layer_kinds(request.model);
   const std::vector<double> shares = passing_shares(runs);
   kinds_.resize(kinds.size());
@@ -89,6 +92,15 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
     of_rank.layers = most[i];
     kinds_[i].slice = slice_request(request, of_rank);
   }
+}
+
+std::vector<int64_t> StagePrograms::slice_chunks(size_t kind) const {
+  const int64_t of_all =
+      pipeline_.slices * lengths_of(slice(kind).strategy, slice(kind).sequence).chunks();
+  const int64_t tokens = std::accumulate(slice_tokens_.begin(), slice_tokens_.end(), int64_t{0});
+  std::vector<int64_t> chunks = slice_tokens_;
+  for (int64_t& of_slice : chunks) of_slice = of_slice / (tokens / of_all);
+  return chunks;
 }
 
 const Evaluation& StagePrograms::evaluation(size_t kind, StageBoundary boundary,

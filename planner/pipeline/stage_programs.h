@@ -45,6 +45,10 @@ class StagePrograms {
   int64_t layers_on(int64_t stage, size_t kind) const {
     return kinds_[kind].on_stage[static_cast<size_t>(stage)];
   }
+  /// The tokens of every slice of a sequence.
+  const std::vector<int64_t>& slice_tokens() const { return slice_tokens_; }
+  /// The chunks of every slice in the kind's program.
+  std::vector<int64_t> slice_chunks(size_t kind) const;
   /// Hidden states that a stage sends to the next one, in sequences, including those of tokens that
   /// pass by layers.
   double passed_on(int64_t stage) const { return passed_on_[static_cast<size_t>(stage)]; }
@@ -72,6 +76,7 @@ class StagePrograms {
   const EvaluateStage& evaluate_;
   std::vector<Kind> kinds_;
   std::vector<double> passed_on_, passing_;
+  std::vector<int64_t> slice_tokens_;
 };
 
 /// The request of one slice on layers of one kind, without the pipeline; `run` gives the kind and

@@ -67,17 +67,22 @@ double weight_seconds(const StepRequest& slice, const CostModel& cost) {
 // The slices' parts of a microbatch, over all layers of the model.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
-  const auto slices = static_cast<size_t>(programs.pipeline().slices);
+  const std::vector<int64_t>& tokens = programs.slice_tokens();
+  const size_t slices = tokens.size();
+  const auto all = static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}));
+  const auto part_of = [&](size_t slice) { return static_cast<double>(tokens[slice]) / all; };
   const double again = attention_again(programs.slice(0).strategy);
   std::vector<double> forward(slices, 0), input(slices, 0);
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.all_layers(kind));
-    const double part = layers / static_cast<double>(programs.layers(kind));
+    const double of_mean =
+        static_cast<double>(slices) * layers / static_cast<double>(programs.layers(kind));
     // Gradients of weights do not depend on other slices.
     const double weight = std::min(middle.forward, middle.backward);
     for (size_t j = 0; j < slices; ++j) {
       const EarlierSlices& e = earlier[kind];
+      const double part = part_of(j) * of_mean;
       forward[j] += part * middle.forward + layers * e.forward[j];
       input[j] +=
           part * (middle.backward - weight) + layers * (e.backward[j] + again * e.forward[j]);
@@ -85,11 +90,10 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
   }
   const double all_forward = std::accumulate(forward.begin(), forward.end(), 0.0);
   const double all_input = std::accumulate(input.begin(), input.end(), 0.0);
-  const double equal = 1 / static_cast<double>(slices);
   std::vector<SliceShare> shares;
   for (size_t j = 0; j < slices; ++j) {
-    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : equal, equal,
-                      programs.slice(0).sequence});
+    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : part_of(j),
+                      part_of(j), tokens[j]});
   }
   return shares;
 }
@@ -104,7 +108,7 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
   LayerAndEndTimes t;
   std::vector<EarlierSlices> earlier;
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
-    earlier.push_back(earlier_slices(programs.slice(kind), count, cost));
+    earlier.push_back(earlier_slices(programs.slice(kind), programs.slice_chunks(kind), cost));
     if (ranks_that_share(pipeline) > 0) {
       earlier.back() = exchanged(earlier.back(), programs.slice(kind), pipeline.stages, cost);
     }

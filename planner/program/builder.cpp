@@ -24,7 +24,8 @@ ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
   met_.fill(-1);
 }
 
-BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent) {
+BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent,
+                                int units) {
   BufferId id;
   if (ended_.empty()) {
     id = static_cast<BufferId>(program_.buffers.size());
@@ -42,6 +43,7 @@ BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, 
   buffer.persistent = persistent;
   buffer.layer = layer;
   buffer.index = index;
+  buffer.units = units;
   buffer.first_op = buffer.last_op = -1;
   return id;
 }

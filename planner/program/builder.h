@@ -105,7 +105,9 @@ class ProgramBuilder {
   /// alive, and shapes only if the watcher wants ops.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
-  BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false);
+  /// `units`: adjacent ones, from `index` on.
+  BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false,
+                  int units = 1);
 
   /// Emits one op of the compute (or host) stream. An operand with id -1 is absent; a buffer may be
   /// two operands (in-place ops).

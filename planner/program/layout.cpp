@@ -12,6 +12,12 @@ int64_t padded(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 
 }  // namespace
 
+PaddedBytes::PaddedBytes(const TensorBytes& bytes) : bytes_(bytes) {
+  std::transform(bytes.unit.begin(), bytes.unit.end(), of_unit_.begin(), padded);
+}
+
+int64_t PaddedBytes::of_units(const Buffer& b) const { return padded(b.units * bytes_[b.tensor]); }
+
 Layout lay_out(const Program& program) {
   assert(std::all_of(program.buffers.begin(), program.buffers.end(),
                      [](const Buffer& b) { return b.first_op >= 0 && b.last_op >= b.first_op; }));
@@ -24,7 +30,7 @@ Layout lay_out(const Program& program) {
     if (!b.persistent) continue;
     const int tier = static_cast<int>(b.tier);
     layout.offsets[i] = persistent[tier];
-    persistent[tier] += padded(program.bytes[b.tensor]);
+    persistent[tier] += padded(program.bytes_of(b));
   }
   std::array<size_t, kStreamCount> lengths{};
   for (const Op& op : program.ops) ++lengths[static_cast<int>(op.stream)];
@@ -66,7 +72,7 @@ std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& pro
   for (const Buffer& b : program.buffers) {
     if (b.first_op < 0) continue;
     const int tier = static_cast<int>(b.tier);
-    const int64_t bytes = padded(program.bytes[b.tensor]);
+    const int64_t bytes = padded(program.bytes_of(b));
     delta[b.first_op][tier] += bytes;
     delta[std::max(b.first_op, b.last_op) + 1][tier] -= bytes;
   }

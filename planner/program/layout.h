@@ -49,6 +49,22 @@ struct Layout {
 /// Lays out `program`. REQUIRES: built by build_program.
 Layout lay_out(const Program& program);
 
+/// The bytes that buffers take in an arena. A lookup for those of one unit, as programs have
+/// millions of buffers.
+class PaddedBytes {
+ public:
+  explicit PaddedBytes(const TensorBytes& bytes);
+  int64_t of(const Buffer& b) const {
+    return b.units == 1 ? of_unit_[static_cast<int>(b.tensor)] : of_units(b);
+  }
+
+ private:
+  int64_t of_units(const Buffer& b) const;
+
+  const TensorBytes& bytes_;
+  std::array<int64_t, kTensorCount> of_unit_{};
+};
+
 struct Arenas {
   std::array<int64_t, kTierCount> bytes{};
   /// The tensor with most bytes of a tier at the first op at its peak; Tensor::count if the tier is

@@ -11,10 +11,7 @@ bool is_chunked(Tensor t) { return rows_of(t) == Rows::sequence && t != Tensor::
 
 }  // namespace
 
-LayoutWalk::LayoutWalk(const Program& program) : program_(program) {
-  for (int t = 0; t < kTensorCount; ++t) {
-    padded_[t] = round_up(program.bytes.unit[t], kArenaAlignment);
-  }
+LayoutWalk::LayoutWalk(const Program& program) : program_(program), padded_(program.bytes) {
   known_.fill(kNoWaits);
 }
 
@@ -32,20 +29,22 @@ LayoutWalk::State& LayoutWalk::begin(BufferId id) {
   state = State{};
   const Buffer& buffer = program_.buffers[id];
   if (!buffer.persistent) {
-    const int64_t bytes = padded_[static_cast<int>(buffer.tensor)];
+    const int64_t bytes = padded_.of(buffer);
     const int tier = static_cast<int>(buffer.tier);
     if (bytes > 0) state.offset = allocators_[tier].allocate(bytes, &state.whole.accesses);
     live_[tier] += bytes;
     most_live_[tier] = std::max(most_live_[tier], live_[tier]);
   }
-  if (is_chunked(buffer.tensor) && program_.lengths.chunks() > 1) {
+  const int64_t chunks = is_chunked(buffer.tensor) ? program_.lengths.chunks() : buffer.units;
+  if (chunks > 1) {
     if (free_chunks_.empty()) {
       free_chunks_.push_back(static_cast<int32_t>(chunks_.size()));
       chunks_.emplace_back();
     }
     state.chunks = free_chunks_.back();
     free_chunks_.pop_back();
-    chunks_[state.chunks].reset(program_.lengths.chunks(), state.whole);
+    state.first_chunk = buffer.index;
+    chunks_[state.chunks].reset(chunks, state.whole);
   }
   return state;
 }
@@ -54,13 +53,13 @@ LayoutWalk::Range LayoutWalk::touched(const Op& op, const State& state) const {
   switch (op.kind) {
     case OpKind::attention_forward:
     case OpKind::attention_backward:
-      return {op.kv_first, program_.shapes[op.shape].kv_chunks};
+      return {op.kv_first - state.first_chunk, program_.shapes[op.shape].kv_chunks};
     case OpKind::qkv_forward:
     case OpKind::qkv_backward:
     case OpKind::qkv_backward_input:
     case OpKind::qkv_backward_weight:
     case OpKind::all_to_all:
-      return {op.index, 1};
+      return {op.index - state.first_chunk, 1};
     default:
       return {0, chunks_[state.chunks].chunks()};
   }
@@ -111,7 +110,7 @@ void LayoutWalk::end(BufferId id) {
   const int32_t index = state_of_[id];
   const State& state = states_[index];
   const Buffer& buffer = program_.buffers[id];
-  const int64_t bytes = padded_[static_cast<int>(buffer.tensor)];
+  const int64_t bytes = padded_.of(buffer);
   const int tier = static_cast<int>(buffer.tier);
   if (bytes > 0) {
     Waits last = state.whole.accesses;

@@ -45,11 +45,12 @@ class LayoutWalk {
   int64_t most_live_bytes(int tier) const { return most_live_[tier]; }
 
  private:
-  // The state of a live buffer. Resident keys and values have a history per chunk, as ops on
-  // different chunks need not wait for each other.
+  // The state of a live buffer. Keys and values of several chunks have a history per chunk, as ops
+  // on different chunks need not wait for each other.
   struct State {
     History whole;
     int32_t chunks = -1;  // index into chunks_; -1: no histories by chunk
+    int32_t first_chunk = 0;
     int64_t offset = 0;
   };
   struct Range {
@@ -60,7 +61,7 @@ class LayoutWalk {
   Range touched(const Op& op, const State& state) const;
 
   const Program& program_;
-  std::array<int64_t, kTensorCount> padded_{};  // bytes of a unit
+  PaddedBytes padded_;
   std::array<ArenaAllocator, kTierCount> allocators_;
   std::array<int64_t, kTierCount> live_{}, most_live_{};
   std::array<Waits, kStreamCount> known_;  // the ops that each stream has already waited for

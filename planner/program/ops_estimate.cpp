@@ -95,7 +95,11 @@ class Counter {
   }
   static double pairs_of(double chunks) { return chunks * (chunks + 1) / 2; }
   double pairs() const { return pairs_of(chunks_); }
-  bool parts_kv() const { return streams_ || slices_ > 1; }
+  // Pairs of the first `chunks` query chunks and a part of the keys, which is a chunk if they
+  // stream, else a slice.
+  double pairs_of_parts(double chunks) const {
+    return streams_ ? pairs_of(chunks) : chunks * (slices_ * chunks / chunks_ + 1) / 2;
+  }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
     return (s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0);
@@ -104,7 +108,7 @@ class Counter {
   // --- attention of the first chunks, or of all
   double attention_of(double chunks) const {
     const double loads = streams_ ? 2 * kv_moves_ * (pairs_of(chunks) - chunks) : 0;
-    return (parts_kv() ? pairs_of(chunks) : chunks) + loads + chunks * exchange_;
+    return pairs_of_parts(chunks) + loads + chunks * exchange_;
   }
   double attention() const {
     if (p_.ring > 1) return ring_attention_ + ring_steps_ + chunks_ * exchange_;
@@ -164,7 +168,7 @@ class Counter {
     if (saved.qkv == Saved::recompute) {
       ops += blocks_ * (x + separate_norm_) + chunks_ * (1 + exchange_ + chunk_between_uses_);
       ops += streams_ && slices_ == 1 ? 2 * kv_moves_ * chunks_ : 0;
-    } else if (!parts_kv()) {
+    } else if (!streams_ && slices_ == 1) {
       ops += 2 * moves(saved.qkv);
     }
     if (again) {
@@ -185,7 +189,7 @@ class Counter {
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
       const double ops = chunks_ * load_queries(saved);
-      return ops + (parts_kv() ? pairs() : chunks_) +
+      return ops + pairs_of_parts(chunks_) +
              (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
     }
     double ops = blocks_ * block_between_uses_ * 3;  // dx, lse, and dx once more

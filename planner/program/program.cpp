@@ -21,7 +21,7 @@ int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
   const Buffer& buffer = buffers[id];
   const int64_t unit_rows = lengths.rows(buffer.tensor);
   const int64_t row = chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
-  assert(0 <= row && row < unit_rows);
+  assert(0 <= row && row < buffer.units * unit_rows);
   return row * bytes.row[static_cast<int>(buffer.tensor)];
 }
 

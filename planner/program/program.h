@@ -25,7 +25,8 @@ struct Buffer {
   Tier tier = Tier::device;
   bool persistent = false;  // lives between steps: parameters and optimizer state
   int32_t layer = -1;
-  int32_t index = 0;      // of the unit: block or chunk
+  int32_t index = 0;      // of the first unit: block or chunk
+  int32_t units = 1;      // adjacent ones: the chunks of a slice
   int32_t first_op = -1;  // lifetime: from before first_op ...
   int32_t last_op = -1;   // ... to after last_op
 };
@@ -74,7 +75,8 @@ struct Program {
       kernel_parameters;  // per unit: the source of the kernels' copy; may be the same buffer
   std::vector<BufferId> adam_m, adam_v;  // per unit
 
-  int64_t bytes_of(BufferId id) const { return bytes[buffers[id].tensor]; }
+  int64_t bytes_of(const Buffer& buffer) const { return buffer.units * bytes[buffer.tensor]; }
+  int64_t bytes_of(BufferId id) const { return bytes_of(buffers[id]); }
   /// The offset of this rank's shard of a state in `id`; 0 if the buffer is the shard itself.
   int64_t shard_offset_bytes(BufferId id) const;
   /// The offset of the rows of `chunk` in a buffer. REQUIRES: it has rows, and covers the chunk.

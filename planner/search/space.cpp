@@ -51,9 +51,12 @@ int64_t padded(int64_t sequence, int64_t unit) {
 
 int64_t rings_of(const ParallelLayout& p) { return p.ring > 1 ? 2 * p.ring : 1; }
 
-// The numbers of chunks of a sequence; one if it passes a pipeline in slices.
+// The numbers of chunks of a sequence, or of a mean slice in a pipeline. Slices of equal work need
+// several, of which the first slices get more than the last.
 std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
-  if (p.pipeline.slices > 1) return {1};
+  if (p.pipeline.slices > 1) {
+    return p.pipeline.equal_work ? std::vector<int64_t>{2, 4, 8} : std::vector<int64_t>{1};
+  }
   const int64_t most = std::max<int64_t>(1, sequence / rings_of(p) / kLeastChunkOfRank);
   return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
@@ -253,7 +256,7 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
 int64_t unit_of(const FrameShape& shape) {
   const ParallelLayout& p = shape.layout.parallel;
   if (shape.chunk_tokens > 0) {
-    return shape.chunk_tokens * (p.tensor > 1 ? 1 : p.pipeline.slices) * rings_of(p);
+    return shape.chunk_tokens * p.pipeline.slices * rings_of(p);
   }
   return shape.chunks * rings_of(p) * p.pipeline.slices * p.ulysses * p.tensor;
 }
@@ -302,7 +305,7 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
     const bool whole = options.chunk_tokens > 0 ? options.chunk_tokens >= sequence : chunks == 1;
     const bool sliced = p.pipeline.slices > 1;
     std::vector<int64_t> parts = {0};
-    if (p.tensor > 1) {
+    if (p.tensor > 1 && !sliced) {
       parts = {1};
     } else if (!min_memory && !sliced && !(whole && p.ring == 1)) {
       parts = p.has_pipeline() ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 4, 2, 1};
@@ -347,12 +350,10 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     if (c.sequence - sequence >= shape.chunk_tokens) return std::nullopt;
     if (c.sequence % dealt != 0 || shape.chunk_tokens % dealt != 0) return std::nullopt;
     s.chunk_tokens = shape.chunk_tokens;
-    if (p.tensor > 1 && p.pipeline.slices > 1 && s.chunk_tokens != c.sequence) return std::nullopt;
   } else {
     c.sequence = padded(sequence, unit);
     if (c.sequence == 0) return std::nullopt;
-    const int64_t slices = p.tensor > 1 ? 1 : p.pipeline.slices;
-    s.chunk_tokens = c.sequence / (shape.chunks * rings * slices);
+    s.chunk_tokens = c.sequence / (shape.chunks * rings * p.pipeline.slices);
     const int64_t parts = shape.chunks * p.pipeline.slices;
     if (parts > 1 && c.sequence / (rings * parts) / dealt < kLeastChunkOfRank) return std::nullopt;
   }
@@ -364,6 +365,8 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
        s.block_tokens <= s.chunk_tokens)) {
     return std::nullopt;  // not blocks of several chunks
   }
+  const Pipeline& pipeline = p.pipeline;
+  if (pipeline.equal_work && c.sequence / s.block_tokens == pipeline.slices) return std::nullopt;
   c.microbatches = shape.layout.microbatches;
   s.preset = "auto";
   s.parallel = p;
@@ -387,7 +390,7 @@ FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {
   const Strategy& s = c.strategy;
   const ParallelLayout& p = s.parallel;
   FrameShape shape{{p, c.microbatches}};
-  const int64_t slices = p.tensor > 1 || !p.has_pipeline() ? 1 : p.pipeline.slices;
+  const int64_t slices = p.has_pipeline() ? p.pipeline.slices : 1;
   shape.chunk_tokens = options.chunk_tokens;
   shape.chunks = c.sequence / (s.chunk_tokens * rings_of(p) * slices);
   shape.block_parts = s.block_tokens == s.chunk_tokens ? 0 : c.sequence / p.ring / s.block_tokens;

@@ -37,7 +37,7 @@ struct ParallelLayout {
   /// Exchanges overlap with the neighbouring chunk's compute; false: compute waits for each
   /// exchange.
   bool overlap = true;
-  /// > 1 requires ring = ulysses = 1, and one block of the whole sequence.
+  /// > 1 requires ring = ulysses = 1.
   int64_t tensor = 1;
 
   Pipeline pipeline = {};

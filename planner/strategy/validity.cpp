@@ -139,10 +139,10 @@ constexpr auto kChecks = std::to_array<Check>({
            "try one of " + list_of(q.model.kv_heads, fits)};
      }},
     {Rule::divisibility, "parallel.tensor",
-     [](const Question& q) { return q.sequence % q.mesh().tensor == 0; },
+     [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },
      [](const Question& q) {
-       return Words{fmt::format("a sequence of {} tokens does not divide among {} ranks evenly",
-                                q.sequence, q.mesh().tensor)};
+       return Words{fmt::format("a block of {} tokens does not divide among {} ranks evenly",
+                                q.s.block_tokens, q.mesh().tensor)};
      }},
     {Rule::divisibility, "block_tokens",
      [](const Question& q) {
@@ -163,18 +163,6 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question&) {
        return Words{"a ring works on a layer that lies on the device",
                     "set kv and between_uses to device, or shard the sequence with ulysses"};
-     }},
-    {Rule::combination, "parallel.tensor",
-     [](const Question& q) {
-       // A plan's pipeline cuts the block into slices itself.
-       const int64_t parts = q.pipeline().stages == 1 ? q.pipeline().slices : 1;
-       return q.mesh().tensor == 1 || parts < 1 || q.s.block_tokens == q.sequence / parts;
-     },
-     [](const Question& q) {
-       return Words{
-           fmt::format("a tensor group distributes the whole sequence at once, not blocks of {}",
-                       q.s.block_tokens),
-           fmt::format("set block_tokens to {}", q.sequence)};
      }},
     {Rule::heads, "head_groups",
      [](const Question& q) {
@@ -263,7 +251,8 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "pipeline",
      [](const Question& q) {
-       return q.pipeline().stages > 1 || q.pipeline() == Pipeline{.slices = q.pipeline().slices};
+       const Pipeline& p = q.pipeline();
+       return p.stages > 1 || p == Pipeline{.slices = p.slices, .equal_work = p.equal_work};
      },
      [](const Question&) { return Words{"a schedule and virtual stages need 2 stages or more"}; }},
 });
@@ -348,7 +337,9 @@ constexpr auto kSliceChecks = std::to_array<Check>({
      }},
     {Rule::divisibility, "pipeline.slices",
      [](const Question& q) {
-       return q.mesh().tensor > 1 || q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
+       // Plans of tensor groups once had one block for all slices.
+       return (q.mesh().tensor > 1 && q.s.block_tokens == q.sequence) ||
+              q.sequence / q.pipeline().slices % q.s.block_tokens == 0;
      },
      [](const Question& q) {
        return Words{fmt::format("slices of {} tokens are no multiple of the block of {}",

@@ -81,7 +81,7 @@ TEST_CASE("--set replaces a figure of the hardware as the flag for it does") {
         longest("--device-memory", "32MiB"));
 }
 
-TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and not run") {
+TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some not run") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "plan.yaml";
   const json planned =
@@ -107,8 +107,12 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, and no
   for (const char* verb : {"simulate", "explain"}) {
     CHECK(longspan_json({verb, edited}).at("predicted") == simulated.at("predicted"));
   }
-  check_refused(longspan({"run", file}), 2,
-                {"pipeline 4 (seq1f1b", "does not run", "--pipeline 1"});
+  const std::string shared = folder.path() / "shared.yaml";
+  CHECK(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
+                  "--pipeline", "4", "--schedule", "slimpipe", "--gap", "50%", "-o", shared})
+            .status == 0);
+  check_refused(longspan({"run", shared}), 2,
+                {"pipeline 4 (slimpipe", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
   CHECK(longspan({"simulate", file, "--trace", trace}).status == 0);
   std::map<int, double> until;  // by rank: spans follow each other

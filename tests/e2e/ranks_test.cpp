@@ -84,6 +84,33 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
   }
 }
 
+TEST_CASE("slices of equal work of the search's choice train the numbers of one rank") {
+  const TemporaryFolder folder;
+  // Ranks of one node would share its processor, and the others would be faster while one waits.
+  const std::string machine =
+      folder.file("two-nodes.yaml", replaced(read_text(kHardware), "nodes: 1", "nodes: 2"));
+  const auto planned = [&](const std::string& name, std::vector<std::string> words) {
+    const std::string plan = folder.path() / name;
+    words.insert(words.begin(), {"plan", "--model", "tiny-llama", "--seq", "2K", "-o", plan});
+    REQUIRE(longspan(words).status == 0);
+    return plan;
+  };
+  const std::string whole = planned("whole.yaml", {"--hw", kHardware, "--strategy", "checkpoint"});
+  const std::string sliced = planned("sliced.yaml", {"--hw", machine, "--pipeline", "2",
+                                                     "--schedule", "seq1f1b", "--slices", "4"});
+  CHECK_THAT(read_text(sliced), Contains("split: work"));
+  const std::vector<double> expected = losses(train(folder, whole, 1, {"--steps", "2"}).record);
+  const json record = train(folder, sliced, 2, {"--steps", "2"}).record;
+  const std::vector<double> actual = losses(record);
+  REQUIRE(actual.size() == expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) CHECK(actual[i] == Approx(expected[i]).epsilon(1e-5));
+  for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
+    CHECK(record.at("measured").at(tier) == record.at("predicted").at(tier));
+  }
+  const std::string file = folder.path() / "run.json";
+  CHECK_THAT(longspan({"compare", sliced, file}).out, Contains("Memory: equal to the byte"));
+}
+
 TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes from it") {
   const TemporaryFolder folder;
   const std::string four = make_ranks_plan(folder, 4, {"--strategy", "fpdt", "--chunk", "64"});

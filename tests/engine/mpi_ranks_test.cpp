@@ -150,6 +150,7 @@ std::vector<Plan> make_plans() {
     mesh.pipeline = pipeline;
     Strategy strategy = keep ? whole.at("kept") : sliced;
     if (mesh.tensor > 1) strategy.block_tokens = 64;
+    if (pipeline.equal_work) strategy.chunk_tokens = strategy.block_tokens = 4;
     add(model, keep ? "kept" : "stored", strategy, mesh, 64);
     plans.back().step.microbatches = microbatches;
   };
@@ -157,6 +158,7 @@ std::vector<Plan> make_plans() {
   on_slices(gpt, false, {4, "terapipe", 1, 4}, {}, 1);
   on_slices(qwen, false, {4, "seq1f1b-i", 2, 4}, {}, 4);
   on_slices(qwen, false, {2, "seq1f1b", 1, 4}, {.ulysses = 2, .zero = 2}, 3);
+  on_slices(llama, false, {2, "seq1f1b", 1, 2, true}, {.ulysses = 2, .zero = 1}, 3);
   on_slices(llama_four, true, {2, "seq1f1b-i", 2, 2}, {.overlap = false, .tensor = 2}, 2);
   on_slices(gpt, true, {2, "terapipe", 1, 2}, {.data = 2, .zero = 1}, 2);
   return plans;

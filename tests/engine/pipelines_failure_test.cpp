@@ -105,7 +105,10 @@ StepCase random_pipeline(uint64_t seed) {
       s.parallel.zero = pick(3);
       s.parallel.overlap = pick(2) == 0;
     }
-    s.parallel.pipeline = {wanted.ranks, family.name, wanted.virtual_stages, wanted.slices};
+    const bool equal_work = family.uneven_slices && wanted.slices > 1 && pick(2) == 0;
+    if (equal_work) step.sequence *= 4;  // several blocks for a slice
+    s.parallel.pipeline = {wanted.ranks, family.name, wanted.virtual_stages, wanted.slices,
+                           equal_work};
     if (pick(3) == 0) step.random_order = seed;
     try {
       const Schedule schedule = make_schedule(family, wanted);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/strategy/slice_lengths.h"
 #include "tests/engine/world_runner.h"
 #include "tests/length.h"
 
@@ -13,6 +14,7 @@ namespace {
 struct Case {
   const char* schedule;
   int64_t stages, virtual_stages, microbatches, slices = 1;
+  bool equal_work = false;
 };
 
 // Families of whole sequences and undivided backwards.
@@ -85,7 +87,8 @@ StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
                                : model_with_heads(small_qwen(), 8, 2);
   step.model.layers = c.stages * c.virtual_stages + turn % 2;
   step.strategy.parallel = mesh;
-  step.strategy.parallel.pipeline = {c.stages, c.schedule, c.virtual_stages, c.slices};
+  step.strategy.parallel.pipeline = {c.stages, c.schedule, c.virtual_stages, c.slices,
+                                     c.equal_work};
   step.microbatches = c.microbatches;
   step.threads = 1;
   return step;
@@ -117,6 +120,32 @@ TEST_CASE("slices give the numbers of one rank") {
       }
       ++turn;
       INFO(text_of(step));
+      check_against_one_rank(step);
+    }
+  }
+}
+
+TEST_CASE("slices of equal work give the numbers of one rank") {
+  int64_t turn = 0;
+  for (const Case& c : kSliced) {
+    for (const ParallelLayout& mesh : meshes()) {
+      if (mesh.ring > 1) continue;
+      StepCase step = step_of(c, mesh, turn);
+      step.strategy.parallel.pipeline.equal_work = true;
+      step.sequence = 48 * c.slices;
+      step.strategy.chunk_tokens = turn % 2 == 0 ? 8 : 4;
+      step.strategy.block_tokens = 8;
+      if (turn % 4 > 1) {
+        for (SavedPolicy* policy : {&step.strategy.qkv, &step.strategy.attention_out,
+                                    &step.strategy.mlp_input, &step.strategy.mlp_inner}) {
+          policy->where = Saved::recompute;
+        }
+        step.strategy.layer_input.where = turn % 3 == 0 ? Saved::host : Saved::keep;
+      }
+      ++turn;
+      INFO(text_of(step));
+      const auto lengths = slice_lengths(step.model, step.strategy, step.sequence);
+      CHECK(lengths.front() > lengths.back());
       check_against_one_rank(step);
     }
   }
@@ -172,13 +201,14 @@ TEST_CASE("one rank does all layers of a slice before the next slice") {
       for (const auto& [name, strategy] : plans) {
         if (strategy.backward_order == BackwardOrder::kv_outer) continue;
         for (const bool again : {false, true}) {
+          const bool equal_work = turn % 4 > 1;
           StepCase step = step_of({"1f1b", 1, 2, 2}, mesh, turn++);
           step.strategy = strategy;
           if (strategy.kv == Tier::host && turn % 4 > 1) step.strategy.kv = Tier::nvme;
           if (again) step.strategy.layer_input = {Saved::recompute, 1};
           step.strategy.parallel = mesh;
-          step.strategy.parallel.pipeline.slices = slices;
-          step.sequence = 16 * slices * (mesh.tensor > 1 ? 1 : 2);
+          step.strategy.parallel.pipeline = {.slices = slices, .equal_work = equal_work};
+          step.sequence = 16 * slices * (equal_work ? 4 : mesh.tensor > 1 ? 1 : 2);
           INFO(text_of(step) << ", " << slices << " slices" << (again ? " again, " : ", ") << name);
           check_against_one_rank(step);
         }
@@ -208,12 +238,12 @@ TEST_CASE("any legal order of the ops of slices that pass again gives the same b
 }
 
 TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
-  for (const Case& c :
-       {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
-        Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
+  for (const Case& c : {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4},
+                        Case{"seq1f1b", 3, 1, 2, 2}, Case{"seq1f1b", 2, 1, 2, 4, true},
+                        Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
-    step.sequence = 16 * c.slices;
+    step.sequence = (c.equal_work ? 64 : 16) * c.slices;
     const WorldOutcome in_order = run_world(step);
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       step.random_order = seed;

@@ -139,6 +139,7 @@ std::map<std::string, Strategy> tensor_strategies(int64_t chunk, int64_t sequenc
   std::map<std::string, Strategy> plans = strategies(chunk);
   for (auto& [name, strategy] : plans) strategy.block_tokens = sequence;
   Strategy tiled = plans["kept"];
+  plans["in blocks"] = strategies(chunk).at("away, q-outer");
   tiled.chunk_tokens = sequence;
   tiled.projection_tile = 24;
   tiled.mlp_tile = 10;

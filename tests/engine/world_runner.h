@@ -36,8 +36,9 @@ ModelSpec model_with_heads(ModelSpec model, int64_t heads, int64_t kv_heads);
 /// FPDT's order of the backward ("away, kv-outer").
 std::map<std::string, Strategy> strategies(int64_t chunk);
 
-/// The same for a tensor group, which has one block of the whole sequence. Also "tiled, stored":
-/// one chunk in small tiles, with saved tensors on host and NVMe and the states on the host.
+/// The same for a tensor group, in one block of the whole sequence. Also "in blocks": "away,
+/// q-outer" in blocks of a chunk; and "tiled, stored": one chunk in small tiles, with saved tensors
+/// on host and NVMe and the states on the host.
 std::map<std::string, Strategy> tensor_strategies(int64_t chunk, int64_t sequence);
 
 /// Head groups that save everything for the backward ("kept"), only the layer's input

@@ -55,8 +55,9 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
 class RandomFrames {
  public:
   /// `mixed`: a quarter of the layers in the middle has half of the tokens and a larger MLP.
+  /// `uneven`: only pipelines of slices of equal work.
   RandomFrames(int64_t devices, int64_t device_bytes, int64_t layers = 4, int64_t microbatches = 4,
-               bool mixed = false)
+               bool mixed = false, bool uneven = false)
       : hw_(testing::small_machine(1, devices, device_bytes, int64_t{1} << 28)),
         model_(load_model("tiny-llama")) {
     model_.layers = layers;
@@ -72,7 +73,9 @@ class RandomFrames {
     hw_.nvme.read_bandwidth.value = hw_.nvme.write_bandwidth.value = 1e9;
     evaluator_.emplace(model_, hw_, capacities(hw_));
     frames_ = frames_of(model_, hw_, 4096, options_, {false, 20'000});
-    std::erase_if(frames_, [&](const Candidate& c) { return !evaluator_->possible(c); });
+    std::erase_if(frames_, [&](const Candidate& c) {
+      return !evaluator_->possible(c) || (uneven && !c.strategy.parallel.pipeline.equal_work);
+    });
   }
 
   Evaluator& evaluator() { return *evaluator_; }
@@ -191,15 +194,15 @@ TEST_CASE("what groups of knobs add to a frame's demand adds up to no more than 
 
 TEST_CASE("no plan, with a pipeline or without, takes less memory or time than its bound") {
   const int64_t rounds = testing::cases(80, 6000);
-  int piped = 0, cut = 0;
+  int piped = 0, cut = 0, by_work = 0;
   struct Case {
     int64_t devices, layers, microbatches;
-    bool mixed = false;
+    bool mixed = false, uneven = false;
   };
-  for (const auto& [devices, layers, microbatches, mixed] :
+  for (const auto& [devices, layers, microbatches, mixed, uneven] :
        {Case{1, 4, 4}, Case{4, 4, 4}, Case{4, 7, 2}, Case{4, 8, 12}, Case{1, 8, 2, true},
-        Case{4, 8, 3, true}}) {
-    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed);
+        Case{4, 8, 3, true}, Case{4, 4, 3, false, true}, Case{4, 8, 1, false, true}}) {
+    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven);
     for (int64_t round = 0; round < rounds; ++round) {
       const Candidate& frame = random.frame();
       const GroupValues values = random.values(frame);
@@ -207,7 +210,7 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
       const std::optional<Candidate> c = random.candidate(frame, values, chosen);
       if (!c) continue;
       const ParallelLayout& parallel = c->strategy.parallel;
-      CAPTURE(devices, layers, microbatches, mixed, round, chosen, describe(parallel));
+      CAPTURE(devices, layers, microbatches, mixed, uneven, round, chosen, describe(parallel));
       const Demand demand = random.evaluator().demand(*c);
       const TierBytes bound = demand.peak_bytes();
       const TierBytes bytes = random.evaluator().arenas(*c);
@@ -222,10 +225,12 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
       CHECK(demand.step_seconds() <= seconds * (1 + kRounding));
       piped += parallel.has_pipeline();
       cut += cuts_vocabulary(parallel.pipeline);
+      by_work += parallel.pipeline.equal_work;
     }
   }
   CHECK(piped > 200);
   CHECK(cut > 20);
+  CHECK(by_work > 20);
 }
 
 TEST_CASE("no candidate of a frame is faster than the frame's bound, or fits where none may") {

@@ -80,8 +80,8 @@ bool is_same_list(const Program& a, const Program& b) {
   };
   const auto same_buffer = [](const Buffer& x, const Buffer& y) {
     return x.tensor == y.tensor && x.tier == y.tier && x.persistent == y.persistent &&
-           x.layer == y.layer && x.index == y.index && x.first_op == y.first_op &&
-           x.last_op == y.last_op;
+           x.layer == y.layer && x.index == y.index && x.units == y.units &&
+           x.first_op == y.first_op && x.last_op == y.last_op;
   };
   return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(), same_op) &&
          std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),

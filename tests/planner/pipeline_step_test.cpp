@@ -6,16 +6,19 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <numeric>
 
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/pipeline/attention_exchange.h"
 #include "planner/pipeline/rank_program.h"
+#include "planner/pipeline/slices.h"
 #include "planner/plan/plan.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/presets.h"
+#include "planner/strategy/slice_lengths.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan {
@@ -229,6 +232,73 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
     const double chunked = seconds(2) - seconds(1);
     CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(chunked).epsilon(0.01));
   }
+}
+
+// A pipeline of 131072 tokens of Llama 3.1 8B in 8 slices, each of `blocks` blocks on average.
+StepRequest request_of_slices(bool equal_work, int64_t blocks) {
+  StepRequest request = small_request(4, "seq1f1b", 1, 3);
+  request.model = load_model("llama-3.1-8b");
+  request.sequence = 131072;
+  Strategy& s = request.strategy;
+  s = make_preset("checkpoint", request.model, request.sequence, 0, s.parallel);
+  s.parallel = {.ulysses = 2, .pipeline = {4, "seq1f1b", 1, 8, equal_work}};
+  s.qkv.where = s.attention_out.where = Saved::keep;
+  s.loss_tile = 1024;
+  s.chunk_tokens = s.block_tokens = request.sequence / 8 / blocks;
+  validate(s, request.model, request.sequence, "test");
+  return request;
+}
+
+TEST_CASE("programs, costs and memory are of slices of the same lengths") {
+  for (const bool equal_work : {false, true}) {
+    const StepRequest request = request_of_slices(equal_work, 4);
+    const int64_t chunk = request.strategy.chunk_tokens;
+    std::vector<int64_t> costed;
+    for (const SliceShare& share : pipeline_shares(request)) costed.push_back(share.tokens);
+    CHECK(costed == slice_lengths(request.model, request.strategy, request.sequence));
+    CHECK((costed.front() > 16384 && costed.back() < 16384) == equal_work);
+    CHECK(std::accumulate(costed.begin(), costed.end(), int64_t{0}) == request.sequence);
+
+    const PipelineStep exact = exact_step(request);
+    const std::vector<RankProgram> ranks = rank_programs(request, exact.schedule);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const Program program = build_program(ranks[rank].request, ranks[rank].rank);
+      // K of every slice of a microbatch is a buffer.
+      std::vector<int64_t> lowered(8);
+      int64_t begin = 0;
+      for (size_t slice = 0; slice < lowered.size(); begin += costed[slice++]) {
+        for (const Buffer& b : program.buffers) {
+          if (b.tensor == Tensor::k && b.index * chunk == begin) lowered[slice] = b.units * chunk;
+        }
+      }
+      CHECK(lowered == costed);
+      const Layout layout = lay_out(program);
+      CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);
+    }
+    CHECK(memory_alone(request, RankMemory::laid_out) == exact.whole.peak_bytes);
+  }
+}
+
+TEST_CASE(
+    "slices of equal work take together what slices of equal tokens take, each about as long") {
+  const PipelineStep tokens = exact_step(request_of_slices(false, 16)),
+                     work = exact_step(request_of_slices(true, 16));
+  CHECK(work.forward_seconds == Approx(tokens.forward_seconds));
+  CHECK(work.backward_seconds == Approx(tokens.backward_seconds));
+  const auto longest_by_shortest = [](const PipelineStep& step) {
+    double shortest = 1e9, longest = 0;  // forward of the second rank
+    for (size_t i = 0; i < step.linked.actions.size(); ++i) {
+      const Action& action = step.linked.actions[i];
+      if (action.kind != ActionKind::forward || action.stage != 1) continue;
+      const double seconds = step.timing.ends[i] - step.timing.starts[i];
+      shortest = std::min(shortest, seconds);
+      longest = std::max(longest, seconds);
+    }
+    return longest / shortest;
+  };
+  CHECK(longest_by_shortest(tokens) > 1.5);
+  CHECK(longest_by_shortest(work) < 1.15);
+  CHECK(work.bubble_rate < tokens.bubble_rate);
 }
 
 // Computed by hand, from the slices that the ranks run at each time.

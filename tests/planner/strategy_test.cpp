@@ -85,7 +85,7 @@ TEST_CASE("a tensor group that cannot be is refused and says what could") {
   refuses({.ulysses = 2, .tensor = 2}, 960, "ring and ulysses", 960);
   refuses({.ring = 2, .tensor = 2}, 960, "ring and ulysses", 240);
   refuses({.tensor = 6}, 964, "964 tokens does not divide among 6", 964);
-  refuses({.tensor = 2}, 960, "block_tokens to 960", 480);
+  refuses({.tensor = 6}, 960, "64 tokens does not divide among 6", 64);
   refuses({.tensor = 0}, 960, "expected 1 to", 960);
 
   Strategy s = chunked(64, 960);  // attention's chunks need not be even

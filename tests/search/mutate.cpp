@@ -314,8 +314,8 @@ void Mutator::repair(Answering& answer) const {
       s.head_groups = 1;
       if (p.zero == 3) p.zero = 2;
       const int64_t slice = answer.tokens / pipe.slices;
-      if (p.tensor == 1 && slice % s.chunk_tokens != 0) s.chunk_tokens = slice;
-      if (p.tensor == 1 && slice % s.block_tokens != 0) s.block_tokens = slice;
+      if (slice % s.chunk_tokens != 0) s.chunk_tokens = slice;
+      if (slice % s.block_tokens != 0) s.block_tokens = slice;
     }
     // The time of a microbatch is the difference of steps with two and with one. If a step waits
     // for storage at its end, the difference is too small.
@@ -329,10 +329,7 @@ void Mutator::repair(Answering& answer) const {
     }
   }
   if (p.ring > 1) s.kv = s.between_uses = Tier::device;
-  if (p.tensor > 1) {
-    s.block_tokens = answer.tokens;
-    if (p.pipeline.slices > 1) s.chunk_tokens = answer.tokens;
-  }
+  if (p.tensor > 1 && p.pipeline.slices == 1) s.block_tokens = answer.tokens;
   if (s.chunk_tokens != answer.tokens || p.ring > 1 || p.tensor > 1) s.head_groups = 1;
   if (s.layer_input.where == Saved::recompute) s.layer_input.where = Saved::host;
   if (p.shards() > 1 && p.zero < 3) s.parameters = Tier::device;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "planner/program/lowering/lowering.h"
 
@@ -74,11 +75,14 @@ void StepLowering::backward_chunks(int layer) {
     q = mine.q;
     kv.k = mine.k;
     kv.v = mine.v;
-    kv.k.resize(chunks_);
-    kv.v.resize(chunks_);
+    kv.k.resize(parts());
+    kv.v.resize(parts());
     if (!parts_kv()) {
       kv.k_all = builder_.fetch(mine.k_all);
       kv.v_all = builder_.fetch(mine.v_all);
+    } else if (!streams_kv()) {
+      kv.k_all = builder_.fetch(kv.k[slice_]);
+      kv.v_all = builder_.fetch(kv.v[slice_]);
     }
   }
   if (again) restore_projections(layer, kv, q);
@@ -92,16 +96,16 @@ void StepLowering::backward_chunks(int layer) {
   }
 
   for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
-    for (const Parked* parked : {&q[chunk], &kv.k[chunk], &kv.v[chunk]}) builder_.drop(*parked);
+    builder_.drop(std::exchange(q[chunk], {}));
   }
-  if (slices_ > 1) {
-    // Earlier slices need their own, and these are gone.
+  for (int part = part_of(first_chunk()); part <= part_of(end_chunk() - 1); ++part) {
+    builder_.drop(std::exchange(kv.k[part], {}));
+    builder_.drop(std::exchange(kv.v[part], {}));
+  }
+  if (slices_ > 1) {  // earlier slices need their own, and these are gone
     mine.q = std::move(q);
     mine.k = std::move(kv.k);
     mine.v = std::move(kv.v);
-    for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
-      mine.q[chunk] = mine.k[chunk] = mine.v[chunk] = {};
-    }
   }
   if (!parts_kv()) {
     // Recomputed tensors were never parked, so this frees them, too.
@@ -115,8 +119,8 @@ void StepLowering::backward_chunks(int layer) {
 void StepLowering::restore_projections(int layer, KeyValues& kv, std::vector<Parked>& q_parked) {
   LayerSaved& mine = saved_[layer];
   q_parked.resize(chunks_);
-  kv.k.resize(chunks_);
-  kv.v.resize(chunks_);
+  kv.k.resize(parts());
+  kv.v.resize(parts());
   if (!parts_kv()) {
     kv.k_all = device(Tensor::k_all, layer, 0);
     kv.v_all = device(Tensor::v_all, layer, 0);
@@ -143,12 +147,10 @@ void StepLowering::recompute_attention(int layer, int block, KeyValues& kv, std:
   for (int chunk = block * chunks_per_block_; chunk < (block + 1) * chunks_per_block_; ++chunk) {
     Projections p;
     p.q = builder_.fetch(q[chunk]);
-    if (parts_kv()) {
-      p.k = builder_.fetch(kv.k[chunk]);
-      p.v = builder_.fetch(kv.v[chunk]);
-    }
+    p.k = streams_kv() ? builder_.fetch(kv.k[chunk]) : kv.k_all;
+    p.v = streams_kv() ? builder_.fetch(kv.v[chunk]) : kv.v_all;
     attend_chunk(layer, chunk, kv, p, o, lse);
-    if (parts_kv()) {
+    if (streams_kv()) {
       builder_.release_fetched(kv.k[chunk], p.k);
       builder_.release_fetched(kv.v[chunk], p.v);
     }
@@ -270,7 +272,7 @@ Projections StepLowering::own_gradients(int layer, int chunk, const Projections&
   }
   exchange(false, layer, chunk, {d.q, d.k, d.v}, {own.q, own.k, own.v});
   builder_.release_after_window(d.q);
-  if (parts_kv_gradients() && d.k >= 0) {
+  if (ends_kv_gradients(chunk) && d.k >= 0) {
     builder_.release_after_window(d.k);
     builder_.release_after_window(d.v);
   }
@@ -301,13 +303,13 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
       {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
        op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
   builder_.release(workspace);
-  release_gradients(d);
+  release_gradients(chunk, d);
 }
 
-void StepLowering::release_gradients(const Projections& d) {
+void StepLowering::release_gradients(int chunk, const Projections& d) {
   builder_.release(d.q);
-  // Resident gradients of keys and values stay for later chunks.
-  if (d.k >= 0 && (parts_kv_gradients() || exchanges_heads())) {
+  // Gradients of keys and values that other chunks have rows in stay for those.
+  if (d.k >= 0 && (ends_kv_gradients(chunk) || exchanges_heads())) {
     builder_.release(d.k);
     builder_.release(d.v);
   }
@@ -330,14 +332,19 @@ void StepLowering::close_backward(int layer, int block, BackwardBlock& b) {
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
   const int last = chunks_ - 1, first = first_chunk(), end = end_chunk();
-  Projections d_all;
+  std::vector<Parked>&dk = saved_[layer].dk, &dv = saved_[layer].dv;  // later slices began them
+  dk.resize(parts());
+  dv.resize(parts());
+  Projections d_all;  // of all chunks, or of the slice
   if (!parts_kv()) {
     d_all.k = device(Tensor::dk_all, layer, 0);
     d_all.v = device(Tensor::dv_all, layer, 0);
+  } else if (!streams_kv()) {
+    const bool begins = slice_ == slices_ - 1;
+    d_all.k = begins ? device_part(Tensor::dk, layer, slice_) : builder_.fetch(dk[slice_]);
+    d_all.v = begins ? device_part(Tensor::dv, layer, slice_) : builder_.fetch(dv[slice_]);
+    dk[slice_] = dv[slice_] = {};
   }
-  std::vector<Parked>&dk = saved_[layer].dk, &dv = saved_[layer].dv;  // later slices began them
-  dk.resize(chunks_);
-  dv.resize(chunks_);
   std::vector<BackwardBlock> blocks(blocks_);
   std::vector<OutputGradient> output(chunks_);
   std::vector<Projections> gradients_of(chunks_);
@@ -355,38 +362,43 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     }
   };
   const auto attend_back = [&](int i) {
-    Projections p{builder_.fetch(q[i]), kv.k_all, kv.v_all};
-    Projections d{device(Tensor::dq, layer, i), d_all.k, d_all.v};
-    if (!parts_kv()) {
-      attention_gradient(layer, i, 0, i + 1, true, true, i == last, p, output[i], d);
-    } else {
-      Repeats repeats(builder_, !streams_kv());
-      for (int j = 0; j <= i; ++j) {
-        // The chunk itself differs from those before it, so it is never left out. The last query
-        // chunk creates gradients of keys and values.
-        if (i != last) j += static_cast<int>(repeats.passed_over(i - j));
-        p.k = builder_.fetch(kv.k[j]);
-        p.v = builder_.fetch(kv.v[j]);
-        const bool begins = i == last;
-        d.k = begins ? device(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
-        d.v = begins ? device(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
-        for (const Parked& parked : {dk[j], dv[j]}) {
-          for (const BufferId copy : {parked.host, parked.file}) {
-            if (copy >= 0) builder_.release(copy);
-          }
-        }
-        attention_gradient(layer, i, j, 1, j == i, j == 0, begins, p, output[i], d);
-        builder_.release_fetched(kv.k[j], p.k);
-        builder_.release_fetched(kv.v[j], p.v);
-        dk[j] = j < i ? builder_.park(d.k, kv_between_uses()) : Parked{};
-        dv[j] = j < i ? builder_.park(d.v, kv_between_uses()) : Parked{};
+    const int own = part_of(i);
+    const bool begins = i == last;  // gradients of keys and values
+    Projections p{builder_.fetch(q[i])}, d{device(Tensor::dq, layer, i)};
+    Repeats repeats(builder_, !streams_kv());
+    for (int j = 0; j <= own; ++j) {
+      // The chunk's own part differs from those before it, so it is never left out.
+      if (!begins) j += static_cast<int>(repeats.passed_over(own - j));
+      const int first_key = first_of_part(j), keys = std::min(end_of_part(j), i + 1) - first_key;
+      if (j == own && !streams_kv()) {
+        p.k = kv.k_all;
+        p.v = kv.v_all;
+        d.k = d_all.k;
+        d.v = d_all.v;
+        attention_gradient(layer, i, first_key, keys, true, j == 0, begins, p, output[i], d);
+        break;
       }
+      p.k = builder_.fetch(kv.k[j]);
+      p.v = builder_.fetch(kv.v[j]);
+      d.k = begins ? device_part(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
+      d.v = begins ? device_part(Tensor::dv, layer, j) : builder_.fetch(dv[j]);
+      for (const Parked& parked : {dk[j], dv[j]}) {
+        for (const BufferId copy : {parked.host, parked.file}) {
+          if (copy >= 0) builder_.release(copy);
+        }
+      }
+      attention_gradient(layer, i, first_key, keys, j == own, j == 0, begins, p, output[i], d);
+      builder_.release_fetched(kv.k[j], p.k);
+      builder_.release_fetched(kv.v[j], p.v);
+      dk[j] = j < own ? builder_.park(d.k, kv_between_uses()) : Parked{};
+      dv[j] = j < own ? builder_.park(d.v, kv_between_uses()) : Parked{};
     }
     builder_.release_fetched(q[i], p.q);
-    // No later op uses chunk i as query or key.
-    for (Parked* done : {&q[i], &kv.k[i], &kv.v[i]}) {
-      builder_.drop(*done);
-      *done = {};
+    // No later op uses chunk i as a query, or, after the first of its part, the part's keys.
+    builder_.drop(std::exchange(q[i], {}));
+    if (parts_kv() && i == first_of_part(own)) {
+      builder_.drop(std::exchange(kv.k[own], {}));
+      builder_.drop(std::exchange(kv.v[own], {}));
     }
     release_output_gradient(i, blocks[block_of(i)], output[i]);
     gradients_of[i] = own_gradients(layer, i, d);

@@ -87,8 +87,10 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
                                         const KeyValues& kv, bool kv_too) {
   Projections p;
   p.q = device(Tensor::q, layer, chunk);
-  p.k = kv_too && parts_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
-  p.v = kv_too && parts_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  if (kv_too) {
+    p.k = streams_kv() ? device(Tensor::k, layer, chunk) : kv.k_all;
+    p.v = streams_kv() ? device(Tensor::v, layer, chunk) : kv.v_all;
+  }
   const bool queries_only = p.k < 0;
   Projections own = p;
   if (exchanges_heads()) {
@@ -147,22 +149,20 @@ void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool di
 void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
                                 BufferId o, BufferId lse) {
   const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
-  if (!parts_kv()) {
-    attend(layer, chunk, 0, chunk + 1, true, true, true, {own.q, kv.k_all, kv.v_all}, {out, lse});
-  } else {
-    const AttentionOutput to = attention_output(layer, chunk, chunk + 1, out, lse);
-    // Data from files passes through the host.
-    const bool passes_host = chunk > 0 && (kv.k[0].file >= 0 || kv.v[0].file >= 0);
-    Repeats repeats(builder_, !passes_host);
-    for (int j = 0; j < chunk; ++j) {
-      j += static_cast<int>(repeats.passed_over(chunk - j));
-      const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
-      attend(layer, chunk, j, 1, false, j == 0, false, {own.q, kj, vj}, to);
-      builder_.release_fetched(kv.k[j], kj);
-      builder_.release_fetched(kv.v[j], vj);
-    }
-    attend(layer, chunk, chunk, 1, true, chunk == 0, true, own, to);
+  const int own_part = part_of(chunk), first_own = first_of_part(own_part);
+  const AttentionOutput to = attention_output(layer, chunk, own_part + 1, out, lse);
+  // Data from files passes through the host.
+  const bool passes_host = own_part > 0 && (kv.k[0].file >= 0 || kv.v[0].file >= 0);
+  Repeats repeats(builder_, !passes_host);
+  for (int j = 0; j < own_part; ++j) {
+    j += static_cast<int>(repeats.passed_over(own_part - j));
+    const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
+    const int first = first_of_part(j);
+    attend(layer, chunk, first, end_of_part(j) - first, false, j == 0, false, {own.q, kj, vj}, to);
+    builder_.release_fetched(kv.k[j], kj);
+    builder_.release_fetched(kv.v[j], vj);
   }
+  attend(layer, chunk, first_own, chunk - first_own + 1, true, own_part == 0, true, own, to);
   if (exchanges_heads()) {
     exchange(false, layer, chunk, {out, -1, -1}, {o, -1, -1});
     builder_.release_after_window(out);
@@ -260,14 +260,22 @@ void StepLowering::forward_chunks(int layer) {
   const Saved keep_qkv = saved(s_.qkv, layer);
 
   KeyValues kv;
+  kv.k = saved_here.k;  // of earlier slices
+  kv.v = saved_here.v;
+  kv.k.resize(parts());
+  kv.v.resize(parts());
+  // A slice that passes again has its keys and values.
+  const bool kv_too = kv.k[part_of(first_chunk())].empty();
   if (!parts_kv()) {
     kv.k_all = device(Tensor::k_all, layer, 0);
     kv.v_all = device(Tensor::v_all, layer, 0);
+  } else if (!streams_kv() && !kv_too) {
+    kv.k_all = builder_.fetch(kv.k[slice_]);
+    kv.v_all = builder_.fetch(kv.v[slice_]);
+  } else if (!streams_kv()) {
+    kv.k[slice_].device = kv.k_all = device_part(Tensor::k, layer, slice_);
+    kv.v[slice_].device = kv.v_all = device_part(Tensor::v, layer, slice_);
   }
-  kv.k = saved_here.k;  // of earlier slices
-  kv.v = saved_here.v;
-  kv.k.resize(chunks_);
-  kv.v.resize(chunks_);
   saved_here.q.resize(chunks_);
 
   std::vector<ForwardBlock> blocks(blocks_);
@@ -276,18 +284,11 @@ void StepLowering::forward_chunks(int layer) {
     ForwardBlock& b = blocks[block_of(chunk)];
     if (chunk % chunks_per_block_ == 0) open_block(layer, block_of(chunk), b);
     Projections& p = projections[chunk];
-    // A slice that passes again has its keys and values.
-    const bool kv_too = kv.k[chunk].empty();
     p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv, kv_too);
     // K,V are stored at once, as later chunks load them.
     // Those of slices stay until their backward.
     const bool are_used_again = chunk + 1 < chunks_ || keep_qkv != Saved::recompute || slices_ > 1;
-    if (!kv_too) {
-      // They are where the first pass has put them.
-    } else if (!streams_kv()) {
-      kv.k[chunk].device = parts_kv() ? p.k : -1;
-      kv.v[chunk].device = parts_kv() ? p.v : -1;
-    } else if (are_used_again) {
+    if (streams_kv() && kv_too && are_used_again) {
       kv.k[chunk] = builder_.save(p.k, kv_between_uses());
       kv.v[chunk] = builder_.save(p.v, kv_between_uses());
     }
@@ -310,16 +311,16 @@ void StepLowering::forward_chunks(int layer) {
       const ForwardBlock& b = blocks[block_of(chunk)];
       const bool has_kv = p.k >= 0;
       if (!has_kv) {
-        p.k = builder_.fetch(kv.k[chunk]);
-        p.v = builder_.fetch(kv.v[chunk]);
+        p.k = streams_kv() ? builder_.fetch(kv.k[chunk]) : kv.k_all;
+        p.v = streams_kv() ? builder_.fetch(kv.v[chunk]) : kv.v_all;
       }
       attend_chunk(layer, chunk, kv, p, b.o, b.lse);
-      if (!has_kv) {
-        builder_.release_fetched(kv.k[chunk], p.k);
-        builder_.release_fetched(kv.v[chunk], p.v);
-      } else if (streams_kv()) {
+      if (streams_kv() && has_kv) {
         builder_.release_after_window(p.k);
         builder_.release_after_window(p.v);
+      } else if (streams_kv()) {
+        builder_.release_fetched(kv.k[chunk], p.k);
+        builder_.release_fetched(kv.v[chunk], p.v);
       }
       saved_here.q[chunk] = builder_.park(p.q, keep_qkv);
       for (; (closed + 1) * chunks_per_block_ + ahead() <= chunk + 1; ++closed) {
@@ -331,9 +332,9 @@ void StepLowering::forward_chunks(int layer) {
 
   if (parts_kv()) {
     if (keep_qkv == Saved::recompute && slices_ == 1) {
-      for (int chunk = 0; chunk < chunks_; ++chunk) {
-        builder_.drop(kv.k[chunk]);
-        builder_.drop(kv.v[chunk]);
+      for (int part = 0; part < parts(); ++part) {
+        builder_.drop(kv.k[part]);
+        builder_.drop(kv.v[part]);
       }
     } else {
       saved_here.k = kv.k;

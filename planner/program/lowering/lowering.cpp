@@ -47,20 +47,16 @@ class ArenaWalk final : public LifetimeWatcher {
  public:
   /// `limits`: of all buffers of a tier, or null.
   ArenaWalk(const Program& program, LeaveOut leave_out, const TierBytes* limits)
-      : program_(program), leave_out_(leave_out), limits_(limits) {
-    for (int t = 0; t < kTensorCount; ++t) {
-      padded_[t] = round_up(program.bytes.unit[t], kArenaAlignment);
-    }
-  }
+      : program_(program), padded_(program.bytes), leave_out_(leave_out), limits_(limits) {}
   void begins(BufferId id, const Buffer& b) override {
-    const int64_t bytes = padded_[static_cast<int>(b.tensor)];
+    const int64_t bytes = padded_.of(b);
     if (bytes == 0) return;
     if (offsets_.size() <= static_cast<size_t>(id))
       offsets_.resize(2 * static_cast<size_t>(id) + 1);
     Arena& arena = arenas_[static_cast<int>(b.tier)];
     offsets_[id] = arena.allocator.allocate(bytes, nullptr);
     arena.live += bytes;
-    ++arena.units[static_cast<int>(b.tensor)];
+    arena.held[static_cast<int>(b.tensor)] += bytes;
     if (limits_ == nullptr) return;
     if (first_) {
       first_ = false;
@@ -72,13 +68,13 @@ class ArenaWalk final : public LifetimeWatcher {
     if (arena.allocator.top() > arena.most) throw Exceeded();
   }
   void ends(BufferId id, const Buffer& b) override {
-    const int64_t bytes = padded_[static_cast<int>(b.tensor)];
+    const int64_t bytes = padded_.of(b);
     if (bytes == 0) return;
     Arena& arena = arenas_[static_cast<int>(b.tier)];
     arena.look();
     arena.allocator.free(offsets_[id], bytes, nullptr);
     arena.live -= bytes;
-    --arena.units[static_cast<int>(b.tensor)];
+    arena.held[static_cast<int>(b.tensor)] -= bytes;
   }
   LeaveOut leave_out() const override { return leave_out_; }
   void append_state(std::vector<int64_t>& state) const override {
@@ -98,13 +94,13 @@ class ArenaWalk final : public LifetimeWatcher {
     for (Arena& arena : arenas_) arena.look();
     for (const Buffer& b : program_.buffers) {
       if (!b.persistent) continue;
-      ++arenas_[static_cast<int>(b.tier)].units_at_peak[static_cast<int>(b.tensor)];
+      arenas_[static_cast<int>(b.tier)].held_at_peak[static_cast<int>(b.tensor)] += padded_.of(b);
     }
     for (int tier = 0; tier < kTierCount; ++tier) {
       result.bytes[tier] += arenas_[tier].allocator.top();
       int64_t most = 0;
       for (int t = 0; t < kTensorCount; ++t) {
-        const int64_t bytes = arenas_[tier].units_at_peak[t] * padded_[t];
+        const int64_t bytes = arenas_[tier].held_at_peak[t];
         if (bytes > most) result.largest[tier] = static_cast<Tensor>(t);
         most = std::max(most, bytes);
       }
@@ -113,17 +109,17 @@ class ArenaWalk final : public LifetimeWatcher {
   }
 
  private:
-  using Units = std::array<int32_t, kTensorCount>;
+  using ByTensor = std::array<int64_t, kTensorCount>;
   struct Arena {
     ArenaAllocator allocator;
     int64_t live = 0, peak = 0;
     int64_t most = 0;  // with limits
-    Units units{}, units_at_peak{};
+    ByTensor held{}, held_at_peak{};
     // Peaks are right before an end: without one the next moment is larger.
     void look() {
       if (live <= peak) return;
       peak = live;
-      units_at_peak = units;
+      held_at_peak = held;
     }
   };
 
@@ -131,16 +127,16 @@ class ArenaWalk final : public LifetimeWatcher {
   TierBytes persistent_bytes() const {
     TierBytes bytes{};
     for (const Buffer& b : program_.buffers) {
-      if (b.persistent) bytes[static_cast<int>(b.tier)] += padded_[static_cast<int>(b.tensor)];
+      if (b.persistent) bytes[static_cast<int>(b.tier)] += padded_.of(b);
     }
     return bytes;
   }
 
   const Program& program_;
+  PaddedBytes padded_;
   LeaveOut leave_out_;
   const TierBytes* limits_;
   bool first_ = true;
-  std::array<int64_t, kTensorCount> padded_{};
   std::array<Arena, kTierCount> arenas_;
   std::vector<int64_t> offsets_;  // per buffer
 };

@@ -19,9 +19,10 @@ namespace longspan {
 /// Tensors that one layer saves for its backward, per block or per chunk.
 struct LayerSaved {
   std::vector<Parked> x, y, o, lse, inner;  // per block
-  std::vector<Parked> q, k, v;              // per chunk, or head group; k, v if they stream
-  Parked k_all, v_all;                      // if they are resident
-  std::vector<Parked> dk, dv;               // per chunk: sums over the later slices
+  std::vector<Parked> q;                    // per chunk, or head group
+  std::vector<Parked> k, v;                 // per part, or head group
+  Parked k_all, v_all;                      // if there are no parts
+  std::vector<Parked> dk, dv;               // per part: sums over the later slices
 };
 
 /// What the gradients of a layer's weights still need after those of its inputs: the inputs of its
@@ -57,7 +58,8 @@ struct InTransit {
   std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
 };
 
-/// K and V of one layer while it runs: resident, or one pair of parked chunks each.
+/// K and V of one layer while it runs: on the device those of all chunks or of the slice that runs,
+/// and by part what is parked.
 struct KeyValues {
   BufferId k_all = -1, v_all = -1;
   std::vector<Parked> k, v;
@@ -178,9 +180,9 @@ class StepLowering {
   void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
                           bool first_dq, bool first_dkv, const Projections& p,
                           const OutputGradient& g, const Projections& d);
-  /// Frees them when the projection's backward has used them, except resident ones of keys and
-  /// values.
-  void release_gradients(const Projections& d);
+  /// Frees them when the projection's backward has used them, except those of keys and values that
+  /// other chunks have rows in.
+  void release_gradients(int chunk, const Projections& d);
   /// Gradients of a chunk's projections, in own tokens; frees exchanged ones unless resident.
   Projections own_gradients(int layer, int chunk, const Projections& d);
   void recompute_norm(int layer, int block, BackwardBlock& b);
@@ -350,16 +352,33 @@ class StepLowering {
   Saved chunk_between_uses() const {
     return chunks_ > 1 && between_uses_ == Tier::host ? Saved::host : Saved::keep;
   }
-  /// K,V are one buffer for each chunk, as they stream or come slice by slice; otherwise one for
-  /// all.
+  /// K,V are in parts, a buffer each: chunks if they stream, else slices. Without either they are
+  /// one part, in tensors of their own.
   bool parts_kv() const { return streams_kv() || slices_ > 1; }
+  int parts() const { return streams_kv() ? chunks_ : slices_; }
+  /// REQUIRES: a chunk of the current slice.
+  int part_of(int chunk) const { return streams_kv() ? chunk : slice_; }
+  int first_of_part(int part) const {
+    return streams_kv() ? part : part == 0 ? 0 : slice_ends_[part - 1] * chunks_per_block_;
+  }
+  int end_of_part(int part) const {
+    return streams_kv() ? part + 1 : slice_ends_[part] * chunks_per_block_;
+  }
+  /// A part of K or V, or of their gradients. REQUIRES: parts_kv().
+  BufferId device_part(Tensor tensor, int layer, int part) {
+    const int first = first_of_part(part);
+    return builder_.create(tensor, Tier::device, layer, first, false, end_of_part(part) - first);
+  }
   bool streams_kv() const { return streams_keys(program_.strategy, program_.lengths); }
   Saved kv_between_uses() const {
     if (!streams_kv()) return Saved::keep;
     return program_.strategy.kv == Tier::host ? Saved::host : Saved::nvme;
   }
-  /// Gradients of K,V are per chunk or head group; otherwise all chunks add to the same buffers.
-  bool parts_kv_gradients() const { return parts_kv() || in_groups(); }
+  /// Whether the buffers of K,V gradients are only a part's or head group's, and final with this
+  /// chunk: the first of the part, as the last goes first.
+  bool ends_kv_gradients(int chunk) const {
+    return (parts_kv() || in_groups()) && chunk == first_of_part(part_of(chunk));
+  }
   // The blocks and chunks of the current slice.
   int first_block() const { return slice_ == 0 ? 0 : slice_ends_[slice_ - 1]; }
   int end_block() const { return slice_ends_[slice_]; }

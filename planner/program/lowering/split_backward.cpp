@@ -67,7 +67,7 @@ void StepLowering::projection_backward_input(int layer, int chunk, const Backwar
       {in(parameters(unit)), in(b.h), inout(d.q), inout(d.k), inout(d.v), out(dqkv), out(b.dh),
        program_.model.qk_norm ? inout(gradients(unit)) : Operand{}, out(workspace)});
   builder_.release(workspace);
-  release_gradients(d);
+  release_gradients(chunk, d);
   for_weights_[layer].dqkv[chunk] = builder_.park(dqkv, until_weights(s_.qkv, layer));
 }
 

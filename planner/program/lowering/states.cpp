@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "planner/program/lowering/lowering.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 
@@ -19,7 +20,15 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
       slices_(static_cast<int>(program.strategy.parallel.pipeline.slices)),
       head_groups_(static_cast<int>(program.lengths.head_groups)),
       groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {
-  for (int slice = 1; slice <= slices_; ++slice) slice_ends_.push_back(blocks_ * slice / slices_);
+  if (slices_ == 1) {
+    slice_ends_ = {blocks_};
+    return;
+  }
+  int64_t end = 0;
+  for (const int64_t tokens : slice_lengths(program.model, s_, program.lengths.local_sequence)) {
+    end += tokens / program.lengths.block;
+    slice_ends_.push_back(static_cast<int>(end));
+  }
 }
 
 void StepLowering::run() {

@@ -127,7 +127,7 @@ std::vector<NamedCase> pipeline_cases() {
   const auto add = [&](ModelSpec model, const std::string& knobs, int64_t microbatches,
                        const ParallelLayout& parallel) {
     const Pipeline& pipeline = parallel.pipeline;
-    const int64_t sequence = 32 * pipeline.slices;
+    const int64_t sequence = (pipeline.equal_work ? 64 : 32) * pipeline.slices;
     const std::map<std::string, Strategy> plans =
         parallel.tensor > 1 ? tensor_strategies(16, sequence) : strategies(16);
     model.layers = pipeline.stages * pipeline.virtual_stages;
@@ -141,6 +141,7 @@ std::vector<NamedCase> pipeline_cases() {
       {.data = 2, .overlap = false, .pipeline = {3, "interleaved-1f1b", 2}});
   add(llama, "away, q-outer", 3, {.ulysses = 2, .pipeline = {3, "seq1f1b", 1, 2}});
   add(qwen, "kept", 2, {.data = 2, .zero = 2, .pipeline = {2, "seq1f1b", 1, 4}});
+  add(llama, "kept", 2, {.ulysses = 2, .pipeline = {2, "seq1f1b", 1, 4, true}});
   add(qwen, "tiled, stored", 4, {.tensor = 2, .pipeline = {3, "1f1b"}});
   add(gpt, "kept", 4, {.pipeline = {3, "gpipe"}});
   return cases;
