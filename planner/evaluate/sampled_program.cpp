@@ -151,7 +151,7 @@ class LifeReader final : public LifetimeWatcher {
     std::vector<LifeEvent> lives;
     for (const Buffer& b : sample_.program.buffers) {
       if (!b.persistent) continue;
-      ++persistent[static_cast<size_t>(b.tier)][static_cast<size_t>(b.tensor)];
+      ++persistent[static_cast<size_t>(b.tier)][static_cast<size_t>(b.tensor)];  // of one unit
       lives.push_back(event(b, false));
     }
     if (is_whole_) {
@@ -184,7 +184,7 @@ class LifeReader final : public LifetimeWatcher {
   };
 
   static LifeEvent event(const Buffer& b, bool ends) {
-    return {static_cast<uint8_t>(b.tensor), static_cast<int8_t>(b.tier), ends};
+    return {static_cast<uint8_t>(b.tensor), static_cast<int8_t>(b.tier), ends, b.units};
   }
   void change(const Buffer& b, bool ends) {
     if (is_whole_) {
@@ -192,7 +192,7 @@ class LifeReader final : public LifetimeWatcher {
       return;
     }
     const auto tier = static_cast<size_t>(b.tier);
-    live_[tier][static_cast<size_t>(b.tensor)] += static_cast<int16_t>(ends ? -1 : 1);
+    live_[tier][static_cast<size_t>(b.tensor)] += static_cast<int16_t>(ends ? -b.units : b.units);
     ++changes_[tier];
   }
   // Records the current moment of the last op.

@@ -55,6 +55,7 @@ struct LifeEvent {
   uint8_t tensor;
   int8_t tier;
   bool ends;
+  int32_t units;
 };
 
 struct SampledProgram {

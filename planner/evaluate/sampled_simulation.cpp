@@ -141,7 +141,7 @@ std::vector<Measures::Peak> measure_peaks(const SampledProgram& sample) {
     std::array<int64_t, kTierCount> live{}, most{};
     for (const LifeEvent& event : sample.lives) {
       int64_t& of_tier = live[event.tier];
-      of_tier += event.ends ? -unit[event.tensor] : unit[event.tensor];
+      of_tier += (event.ends ? -1 : 1) * event.units * unit[event.tensor];
       most[event.tier] = std::max(most[event.tier], of_tier);
     }
     peaks.push_back({0, {}});
