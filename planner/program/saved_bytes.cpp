@@ -38,7 +38,12 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   add(s.mlp_inner, blocks * unit(Tensor::inner));
   add(s.qkv, chunks * lengths.head_groups * unit(Tensor::q));
   if (all > 1) {
-    sum[static_cast<int>(s.kv)] += layers * (lengths.chunks() / all * slices) * 2 * unit(Tensor::k);
+    // Resident ones are a buffer for each slice.
+    const int64_t chunks_of_slice = lengths.chunks() / all;
+    const int64_t of_slice = streams_keys(s, lengths)
+                                 ? chunks_of_slice * unit(Tensor::k)
+                                 : round_up(chunks_of_slice * bytes[Tensor::k], kArenaAlignment);
+    sum[static_cast<int>(s.kv)] += layers * slices * 2 * of_slice;
   } else if (!streams_keys(s, lengths)) {
     add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
   } else {
