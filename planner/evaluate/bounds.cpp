@@ -149,7 +149,7 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   return std::inner_product(seconds.begin(), seconds.end(), of_shape.begin(), 0.0);
 }
 
-// Of the first `chunks`, over keys in parts of `of_part` chunks.
+// Seconds of the first `chunks`, over keys in parts of `of_part` chunks.
 double Bounds::State::attention_parts(const Table& t, OpKind kind, int64_t chunks,
                                       int64_t of_part) const {
   const auto n = static_cast<double>(chunks / of_part);
