@@ -14,6 +14,7 @@
 #include "base/processors.h"
 #include "engine/comm/collectives.h"
 #include "engine/profile/profile.h"
+#include "hwprofiles/catalog.h"
 #include "planner/cost/cost_model.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/simulate/simulate.h"
@@ -59,13 +60,13 @@ double hidden_share(const Program& program, const Timeline& timeline) {
   return all > 0 ? hidden / all : 0;
 }
 
-// A placeholder machine, until the profile is measured.
+// A placeholder machine, until the profile is measured. Its rates only count for schedules that
+// arrange themselves by times.
 HardwareProfile some_machine(int64_t ranks) {
   constexpr double kPlenty = 64.0 * (int64_t{1} << 30);
-  HardwareProfile hw;
+  HardwareProfile hw = load_hardware("cpu-example");
   hw.name = "local";
   hw.devices_per_node = ranks;
-  hw.device.backend = "cpu";
   hw.device.memory_bytes.value = hw.host.memory_bytes.value = hw.nvme.capacity_bytes.value =
       kPlenty;
   hw.host.cores = machine_processors();
