@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <limits>
 
 namespace longspan {
 
@@ -16,26 +15,32 @@ std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const T
   return seconds;
 }
 
-std::vector<Span> action_spans(const Program& program, const Timeline& timeline) {
-  std::vector<Span> spans(program.actions.size(), {std::numeric_limits<double>::infinity(), 0});
+double seconds_in_passes(const Program& program, const Timeline& timeline) {
+  std::vector<Span> receives;  // one after another, like the ops of every stream
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    if (program.ops[i].kind == OpKind::receive) receives.push_back(timeline.spans[i]);
+  }
+  const auto received_in = [&](double start, double end) {
+    auto it = std::lower_bound(receives.begin(), receives.end(), start,
+                               [](const Span& r, double time) { return r.end < time; });
+    double seconds = 0;
+    for (; it != receives.end() && it->start < end; ++it) {
+      seconds += std::max(0.0, std::min(it->end, end) - std::max(it->start, start));
+    }
+    return seconds;
+  };
+  double seconds = 0, end = 0;
+  int action = -1;
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const Op& op = program.ops[i];
-    if (op.action < 0 || op.stream != Stream::compute || is_message(op.kind)) continue;
-    Span& span = spans[static_cast<size_t>(op.action)];
-    span.start = std::min(span.start, timeline.spans[i].start);
-    span.end = std::max(span.end, timeline.spans[i].end);
-  }
-  for (Span& span : spans) {
-    if (span.start > span.end) span = {};
-  }
-  return spans;
-}
-
-double seconds_in_passes(const Program& program, const Timeline& timeline) {
-  const std::vector<Span> spans = action_spans(program, timeline);
-  double seconds = 0;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    if (is_compute(program.actions[i].kind)) seconds += spans[i].end - spans[i].start;
+    if (op.stream != Stream::compute || is_message(op.kind)) continue;
+    if (op.action < 0 || !is_compute(program.actions[static_cast<size_t>(op.action)].kind))
+      continue;
+    const Span& span = timeline.spans[i];
+    if (op.action == action) seconds += span.start - end - received_in(end, span.start);
+    seconds += span.end - span.start;
+    end = span.end;
+    action = op.action;
   }
   return seconds;
 }

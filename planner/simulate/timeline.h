@@ -27,11 +27,9 @@ struct Timeline {
 /// Seconds per op kind summed over a timeline's spans. REQUIRES: the spans are those of `program`.
 std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline);
 
-/// For every action of the program, from the start of its first compute op to the end of its last;
-/// empty spans for actions without. The time in which a rank of a pipeline waits for messages is
-/// between these. REQUIRES: the spans are those of `program`.
-std::vector<Span> action_spans(const Program& program, const Timeline& timeline);
-/// The sum of those of forwards and backwards.
+/// The time of a rank of a pipeline in forwards and backwards: from the first compute op of each to
+/// its last, without the time in which compute waits there while a message has not arrived.
+/// REQUIRES: the spans are those of `program`.
 double seconds_in_passes(const Program& program, const Timeline& timeline);
 
 /// Seconds of copies during which compute ran, summed over the streams h2d, d2h and io: copies at

@@ -138,4 +138,28 @@ TEST_CASE("copies that fit under compute cost nothing") {
   CHECK(timeline.step_seconds == Approx(compute).epsilon(0.01));
 }
 
+TEST_CASE("a rank of a pipeline is busy in its passes, except while a message has not arrived") {
+  Program program;
+  program.actions = {{ActionKind::forward},
+                     {ActionKind::recv_backward},
+                     {ActionKind::backward},
+                     {ActionKind::optimizer}};
+  Timeline timeline;
+  const auto add = [&](OpKind kind, Stream stream, int action, double start, double end) {
+    Op op;
+    op.kind = kind;
+    op.stream = stream;
+    op.action = action;
+    program.ops.push_back(op);
+    timeline.spans.push_back({start, end});
+  };
+  add(OpKind::mlp_forward, Stream::compute, 0, 0, 1);
+  add(OpKind::mlp_forward, Stream::compute, 0, 1.5, 2);  // half a second for a copy
+  add(OpKind::receive, Stream::comm, 1, 2, 6);
+  add(OpKind::zero, Stream::compute, 2, 3, 4);          // begins before the message is there
+  add(OpKind::mlp_backward, Stream::compute, 2, 7, 8);  // 2 of 3 seconds wait for the message
+  add(OpKind::adamw, Stream::compute, 3, 8, 9);
+  CHECK(seconds_in_passes(program, timeline) == Approx(2 + 3));
+}
+
 }  // namespace longspan::testing
