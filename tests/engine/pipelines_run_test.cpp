@@ -100,6 +100,35 @@ std::string text_of(const StepCase& step) {
          " microbatches";
 }
 
+// Leaves for the backward little more than inputs of layers.
+void recompute_most(Strategy& s, int64_t turn) {
+  for (SavedPolicy* policy : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    policy->where = Saved::recompute;
+  }
+  s.layer_input.where = turn % 3 == 0 ? Saved::host : Saved::keep;
+}
+
+// Every case on every mesh, with the plans in turn.
+void check_whole_sequences(const std::vector<Case>& cases) {
+  int64_t turn = 0;
+  for (const Case& c : cases) {
+    for (const ParallelLayout& mesh : meshes()) {
+      const std::map<std::string, Strategy> plans =
+          mesh.tensor > 1 ? tensor_strategies(16, 32) : strategies(16);
+      StepCase step = step_of(c, mesh, turn);
+      const ParallelLayout parallel = step.strategy.parallel;
+      auto plan = plans.begin();
+      std::advance(plan, mesh.ring > 1 ? 2 : turn % static_cast<int64_t>(plans.size()));
+      ++turn;
+      step.strategy = plan->second;
+      step.strategy.parallel = parallel;
+      step.sequence = mesh.ring > 1 ? 64 : 32;
+      INFO(text_of(step) << ", " << plan->first);
+      check_against_one_rank(step);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("slices give the numbers of one rank") {
@@ -111,13 +140,7 @@ TEST_CASE("slices give the numbers of one rank") {
       step.sequence = 16 * c.slices;
       step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
       step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : 16;
-      if (turn % 4 > 1) {
-        for (SavedPolicy* policy : {&step.strategy.qkv, &step.strategy.attention_out,
-                                    &step.strategy.mlp_input, &step.strategy.mlp_inner}) {
-          policy->where = Saved::recompute;
-        }
-        step.strategy.layer_input.where = turn % 3 == 0 ? Saved::host : Saved::keep;
-      }
+      if (turn % 4 > 1) recompute_most(step.strategy, turn);
       ++turn;
       INFO(text_of(step));
       check_against_one_rank(step);
@@ -135,13 +158,7 @@ TEST_CASE("slices of equal work give the numbers of one rank") {
       step.sequence = 48 * c.slices;
       step.strategy.chunk_tokens = turn % 2 == 0 ? 8 : 4;
       step.strategy.block_tokens = 8;
-      if (turn % 4 > 1) {
-        for (SavedPolicy* policy : {&step.strategy.qkv, &step.strategy.attention_out,
-                                    &step.strategy.mlp_input, &step.strategy.mlp_inner}) {
-          policy->where = Saved::recompute;
-        }
-        step.strategy.layer_input.where = turn % 3 == 0 ? Saved::host : Saved::keep;
-      }
+      if (turn % 4 > 1) recompute_most(step.strategy, turn);
       ++turn;
       INFO(text_of(step));
       const auto lengths = slice_lengths(step.model, step.strategy, step.sequence);
@@ -151,44 +168,10 @@ TEST_CASE("slices of equal work give the numbers of one rank") {
   }
 }
 
-TEST_CASE("a pipeline gives the numbers of one rank") {
-  int64_t turn = 0;
-  for (const Case& c : kWhole) {
-    for (const ParallelLayout& mesh : meshes()) {
-      const std::map<std::string, Strategy> plans =
-          mesh.tensor > 1 ? tensor_strategies(16, 32) : strategies(16);
-      StepCase step = step_of(c, mesh, turn);
-      const ParallelLayout parallel = step.strategy.parallel;
-      auto plan = plans.begin();
-      std::advance(plan, mesh.ring > 1 ? 2 : turn % static_cast<int64_t>(plans.size()));
-      ++turn;
-      step.strategy = plan->second;
-      step.strategy.parallel = parallel;
-      step.sequence = mesh.ring > 1 ? 64 : 32;
-      INFO(text_of(step) << ", " << plan->first);
-      check_against_one_rank(step);
-    }
-  }
-}
+TEST_CASE("a pipeline gives the numbers of one rank") { check_whole_sequences(kWhole); }
 
 TEST_CASE("gradients of weights that come later are those of one rank") {
-  int64_t turn = 0;
-  for (const Case& c : kSplit) {
-    for (const ParallelLayout& mesh : meshes()) {
-      const std::map<std::string, Strategy> plans =
-          mesh.tensor > 1 ? tensor_strategies(16, 32) : strategies(16);
-      StepCase step = step_of(c, mesh, turn);
-      const ParallelLayout parallel = step.strategy.parallel;
-      auto plan = plans.begin();
-      std::advance(plan, mesh.ring > 1 ? 2 : turn % static_cast<int64_t>(plans.size()));
-      ++turn;
-      step.strategy = plan->second;
-      step.strategy.parallel = parallel;
-      step.sequence = mesh.ring > 1 ? 64 : 32;
-      INFO(text_of(step) << ", " << plan->first);
-      check_against_one_rank(step);
-    }
-  }
+  check_whole_sequences(kSplit);
 }
 
 TEST_CASE("one rank does all layers of a slice before the next slice") {
