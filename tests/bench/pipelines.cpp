@@ -13,7 +13,6 @@
 // measured.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -21,7 +20,6 @@
 
 #include "base/median.h"
 #include "base/processors.h"
-#include "engine/comm/local.h"
 #include "engine/comm/mpi.h"
 #include "engine/profile/profile.h"
 #include "plan_steps.h"
@@ -34,13 +32,6 @@ using namespace longspan::bench;
 
 constexpr double kClearlyApart = 0.02;  // of two bubbles
 constexpr int64_t kSequence = 512;
-
-struct Flags {
-  int ranks = 2;
-  int rounds = 5;
-  double seconds = 60;  // for the profile
-  bool kinds = false, no_check = false;
-};
 
 std::vector<PlanCase> cases(int64_t ranks) {
   struct Case {
@@ -82,7 +73,7 @@ int64_t print_disorder(const std::vector<PlanSteps>& plans, const std::vector<Ou
 }
 
 // Returns whether the predictions are right, on rank 0.
-bool run_rank(const Flags& flags, Communicator& comm, double middle_limit, double worst_limit) {
+bool run_rank(const RankFlags& flags, Communicator& comm) {
   const int threads = processor_share(comm.size());
   std::vector<PlanSteps> plans;
   for (const PlanCase& c : cases(comm.size())) plans.emplace_back(c, &comm, threads);
@@ -108,40 +99,13 @@ bool run_rank(const Flags& flags, Communicator& comm, double middle_limit, doubl
   fmt::print("{} schedules: median error {:.1f} %, worst {:.1f} %\n", plans.size(), middle * 100,
              worst * 100);
   const int64_t wrong = print_disorder(plans, outcomes);
-  return middle <= middle_limit && worst <= worst_limit && wrong == 0;
-}
-
-int run(const Flags& flags) {
-  bool good = true;
-  if (launched_by_mpi()) {
-    MpiWorld world({});
-    good = run_rank(flags, world.communicator(), 0.25, 0.40);
-  } else {
-    run_local_ranks(flags.ranks, [&](Communicator& comm) {
-      const bool own = run_rank(flags, comm, 0.10, 0.25);
-      if (comm.rank() == 0) good = own;
-    });
-  }
-  return good || flags.no_check ? 0 : 1;
+  const bool processes = launched_by_mpi();
+  return middle <= (processes ? 0.25 : 0.10) && worst <= (processes ? 0.40 : 0.25) && wrong == 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Predicted against measured step time and bubble of pipelines");
-  app.add_option("--ranks", flags.ranks, "Ranks, as threads of this process; not under mpirun")
-      ->check(CLI::Range(2, 64));
-  app.add_option("--rounds", flags.rounds, "Steps measured per plan at least, after a first one")
-      ->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "Time to spend on the profile")->capture_default_str();
-  app.add_flag("--kinds", flags.kinds, "Print every op kind");
-  app.add_flag("--no-check", flags.no_check, "Exit status 0 whatever the errors are");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(flags);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 2;
-  }
+  return run_on_ranks(argc, argv, "Predicted against measured step time and bubble of pipelines",
+                      run_rank);
 }

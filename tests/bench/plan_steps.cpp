@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -13,6 +14,8 @@
 #include "base/median.h"
 #include "base/processors.h"
 #include "engine/comm/collectives.h"
+#include "engine/comm/local.h"
+#include "engine/comm/mpi.h"
 #include "engine/profile/profile.h"
 #include "hwprofiles/catalog.h"
 #include "planner/cost/cost_model.h"
@@ -205,6 +208,36 @@ HardwareProfile measure_in_turns(double seconds, int rounds, const std::function
   if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
   fmt::print("{} rounds\n", taken);
   return hw;
+}
+
+int run_on_ranks(int argc, char** argv, const std::string& description,
+                 const std::function<bool(const RankFlags&, Communicator&)>& body) {
+  RankFlags flags;
+  CLI::App app(description);
+  app.add_option("--ranks", flags.ranks, "Ranks, as threads of this process; not under mpirun")
+      ->check(CLI::Range(2, 64));
+  app.add_option("--rounds", flags.rounds, "Steps measured per plan at least, after a first one")
+      ->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "Time to spend on the profile")->capture_default_str();
+  app.add_flag("--kinds", flags.kinds, "Print every op kind");
+  app.add_flag("--no-check", flags.no_check, "Exit status 0 whatever the errors are");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    bool good = true;
+    if (launched_by_mpi()) {
+      MpiWorld world({});
+      good = body(flags, world.communicator());
+    } else {
+      run_local_ranks(flags.ranks, [&](Communicator& comm) {
+        const bool own = body(flags, comm);
+        if (comm.rank() == 0) good = own;
+      });
+    }
+    return good || flags.no_check ? 0 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
 }
 
 HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,

@@ -72,6 +72,18 @@ class PlanSteps {
 HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
                                    std::vector<PlanSteps>& plans);
 
+/// The options of a benchmark of many ranks.
+struct RankFlags {
+  int ranks = 2;
+  int rounds = 5;
+  double seconds = 60;  // for the profile
+  bool kinds = false, no_check = false;
+};
+/// The main program of such a benchmark: reads its options and runs `body` on each rank, a thread
+/// or, under mpirun, a process. `body` returns, on rank 0, whether the predictions are right.
+int run_on_ranks(int argc, char** argv, const std::string& description,
+                 const std::function<bool(const RankFlags&, Communicator&)>& body);
+
 /// Returns a profile of this machine, measured between at least `rounds` calls of `round`. Both
 /// thus cover the same minutes: a virtual machine's speed can change by a third from minute to
 /// minute.

@@ -8,15 +8,12 @@
 // exchanges are measured at the end, between the ranks themselves.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/processors.h"
-#include "engine/comm/local.h"
-#include "engine/comm/mpi.h"
 #include "engine/profile/profile.h"
 #include "plan_steps.h"
 #include "planner/strategy/presets.h"
@@ -28,13 +25,6 @@ using namespace longspan::bench;
 
 constexpr double kWorstLimit = 0.25;
 constexpr int64_t kSequence = 2048;
-
-struct Flags {
-  int ranks = 2;
-  int rounds = 5;
-  double seconds = 60;  // for the profile
-  bool kinds = false, no_check = false;
-};
 
 std::vector<PlanCase> cases(int64_t ranks) {
   const ModelSpec model = small_llama(4);
@@ -56,14 +46,14 @@ std::vector<PlanCase> cases(int64_t ranks) {
           preset("tensor", "megatron-sp", {.tensor = ranks})};
 }
 
-// Returns the worst error, on rank 0.
-double run_rank(const Flags& flags, Communicator& comm) {
+// Returns whether the predictions are right, on rank 0.
+bool run_rank(const RankFlags& flags, Communicator& comm) {
   const int threads = processor_share(comm.size());
   std::vector<PlanSteps> plans;
   for (const PlanCase& c : cases(comm.size())) plans.emplace_back(c, &comm, threads);
   HardwareProfile hw = measure_with_ranks(flags.seconds, flags.rounds, comm, plans);
   measure_fabric(hw, comm, comm.size());
-  if (comm.rank() != 0) return 0;
+  if (comm.rank() != 0) return true;
   hw.devices_per_node = comm.size();
   fmt::print("{} ranks ({}), {} thread{} each; exchanges at {:.2f} GB/s and {:.0f} us\n",
              comm.size(), comm.name(), threads, threads == 1 ? "" : "s",
@@ -83,40 +73,12 @@ double run_rank(const Flags& flags, Communicator& comm) {
              outcomes[1].measured / outcomes[0].measured,
              outcomes[1].predicted / outcomes[0].predicted);
   fmt::print("worst error {:.1f} %\n", worst * 100);
-  return worst;
-}
-
-int run(const Flags& flags) {
-  double worst = 0;
-  if (launched_by_mpi()) {
-    MpiWorld world({});
-    worst = run_rank(flags, world.communicator());
-  } else {
-    run_local_ranks(flags.ranks, [&](Communicator& comm) {
-      const double own = run_rank(flags, comm);
-      if (comm.rank() == 0) worst = own;
-    });
-  }
-  return worst <= kWorstLimit || flags.no_check ? 0 : 1;
+  return worst <= kWorstLimit;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Predicted against measured step time of plans on many ranks");
-  app.add_option("--ranks", flags.ranks, "Ranks, as threads of this process; not under mpirun")
-      ->check(CLI::Range(2, 64));
-  app.add_option("--rounds", flags.rounds, "Steps measured per plan at least, after a first one")
-      ->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "Time to spend on the profile")->capture_default_str();
-  app.add_flag("--kinds", flags.kinds, "Print every op kind");
-  app.add_flag("--no-check", flags.no_check, "Exit status 0 whatever the errors are");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(flags);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 2;
-  }
+  return run_on_ranks(argc, argv, "Predicted against measured step time of plans on many ranks",
+                      run_rank);
 }
