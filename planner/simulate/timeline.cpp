@@ -4,6 +4,20 @@
 #include <cassert>
 
 namespace longspan {
+namespace {
+
+// Seconds of `span` that are within others, which do not overlap and are sorted.
+double overlap(const std::vector<Span>& others, const Span& span) {
+  auto it = std::lower_bound(others.begin(), others.end(), span.start,
+                             [](const Span& other, double start) { return other.end < start; });
+  double seconds = 0;
+  for (; it != others.end() && it->start < span.end; ++it) {
+    seconds += std::max(0.0, std::min(it->end, span.end) - std::max(it->start, span.start));
+  }
+  return seconds;
+}
+
+}  // namespace
 
 std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline) {
   assert(timeline.spans.empty() || timeline.spans.size() == program.ops.size());
@@ -20,15 +34,6 @@ double seconds_in_passes(const Program& program, const Timeline& timeline) {
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     if (program.ops[i].kind == OpKind::receive) receives.push_back(timeline.spans[i]);
   }
-  const auto received_in = [&](double start, double end) {
-    auto it = std::lower_bound(receives.begin(), receives.end(), start,
-                               [](const Span& r, double time) { return r.end < time; });
-    double seconds = 0;
-    for (; it != receives.end() && it->start < end; ++it) {
-      seconds += std::max(0.0, std::min(it->end, end) - std::max(it->start, start));
-    }
-    return seconds;
-  };
   double seconds = 0, end = 0;
   int action = -1;
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
@@ -37,7 +42,7 @@ double seconds_in_passes(const Program& program, const Timeline& timeline) {
     if (op.action < 0 || !is_compute(program.actions[static_cast<size_t>(op.action)].kind))
       continue;
     const Span& span = timeline.spans[i];
-    if (op.action == action) seconds += span.start - end - received_in(end, span.start);
+    if (op.action == action) seconds += span.start - end - overlap(receives, {end, span.start});
     seconds += span.end - span.start;
     end = span.end;
     action = op.action;
@@ -56,13 +61,7 @@ double overlapped_copy_seconds(const Program& program, const Timeline& timeline)
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const Stream stream = program.ops[i].stream;
     if (stream != Stream::h2d && stream != Stream::d2h && stream != Stream::io) continue;
-    const Span& copy = timeline.spans[i];
-    // Compute spans do not overlap, so they are sorted by end as well.
-    auto it = std::lower_bound(compute.begin(), compute.end(), copy.start,
-                               [](const Span& c, double start) { return c.end < start; });
-    for (; it != compute.end() && it->start < copy.end; ++it) {
-      total += std::max(0.0, std::min(it->end, copy.end) - std::max(it->start, copy.start));
-    }
+    total += overlap(compute, timeline.spans[i]);
   }
   return total;
 }
