@@ -206,7 +206,7 @@ void print_knobs(const Plan& plan) {
                         counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
   if (s.head_groups > 1) wide_line("heads", fmt::format("in {} groups", s.head_groups));
   const int64_t slices = s.parallel.pipeline.slices;
-  if (slices > 1) {
+  if (slices > 1 && !s.parallel.has_pipeline()) {
     wide_line("slices", fmt::format("{} of {}, each passes all layers before the next", slices,
                                     count_tokens(plan.sequence / slices)));
   }
