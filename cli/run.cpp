@@ -221,11 +221,11 @@ Json record_json(const RunFlags& flags, const Plan& plan, const Trainer& trainer
                                 {"bytes", *taken.device_in_use}};
   }
   Json ranks = Json::array();
-  const std::vector<double> compute = recorder.busy_seconds();
+  const std::vector<double> busy = recorder.busy_seconds();
   for (const Traffic& rank : recorder.steps().back().traffic) {
     ranks.push_back({{"predicted_sent_bytes", rank.predicted},
                      {"sent_bytes", rank.measured},
-                     {"busy_seconds", compute[ranks.size()]}});
+                     {"busy_seconds", busy[ranks.size()]}});
   }
   figures["ranks"] = std::move(ranks);
   const std::optional<std::string> device = trainer.device_text();

@@ -21,8 +21,8 @@
 // The sum ignores the cost of packing, and that in some schedules gradients come after all
 // forwards. For an exact answer, lists that can be lowered are laid out.
 //
-// If the vocabulary is cut, every rank has its share of
-// embedding and output layer. Pure functions; safe from any thread.
+// If the vocabulary is cut, every rank has its share of embedding and output layer. Pure functions;
+// safe from any thread.
 #pragma once
 
 #include <functional>

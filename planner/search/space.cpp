@@ -270,8 +270,7 @@ int64_t shortest_of(const FrameShape& shape) {
 namespace {
 
 // Blocks that are slices of one stage, each of one chunk unless the question fixes their number.
-// Keys and values of all layers may be on
-// any tier.
+// Keys and values of all layers may be on any tier.
 void add_sliced(FrameShape shape, const SpaceOptions& options, std::vector<FrameShape>& shapes) {
   shape.slices = options.parallel.slices.value_or(0);
   if (shape.slices > 1 && shape.chunk_tokens == 0) {
