@@ -74,7 +74,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
-    const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
+    const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
     const bool laid_out = can_be_laid_out({model_, c.strategy}, schedule);

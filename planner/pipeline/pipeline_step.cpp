@@ -170,9 +170,8 @@ void check_split(const Schedule& schedule, const Strategy& s) {
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   const Pipeline& p = request.strategy.parallel.pipeline;
-  const ScheduleFamily& family = schedule_family(p.schedule);
-  if (family.takes_memory_limit) return std::nullopt;
-  const Schedule schedule = make_schedule(family, schedule_request(request));
+  if (family_of(p).takes_memory_limit) return std::nullopt;
+  const Schedule schedule = schedule_of(p, schedule_request(request));
   check_split(schedule, request.strategy);
   std::array<int64_t, kTierCount> most{};
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
@@ -195,6 +194,38 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     include(shares.peak(r, memory, kept, held(timing.ranks[r].peak_memory, p.slices)));
   }
   return most;
+}
+
+OrderingTask ordering_task(const StepRequest& request, const CostModel& cost,
+                           const EvaluateStage& evaluate_stage, const Schedule& lists,
+                           const std::array<int64_t, kTierCount>& capacity) {
+  StagePrograms programs(request, evaluate_stage);
+  const int64_t slices = programs.pipeline().slices;
+  RankBytes memory(programs, request.microbatches * slices);
+  const std::vector<double> kept = memory.kept_parts();
+  OrderingTask task{costs_of(request, programs, times_of(programs, cost), cost)};
+  task.costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights());
+  for (const StageMemory& stage : task.costs.memory) {
+    task.memory_limit += stage.activations * request.microbatches;
+  }
+  const RanksShares shares(programs, lists);
+  for (size_t rank = 0; rank < lists.ranks.size(); ++rank) {
+    const auto fits = [&](int64_t units) {
+      const auto peak = shares.peak(rank, memory, kept, held(units, slices));
+      return std::equal(peak.begin(), peak.end(), capacity.begin(), std::less_equal<>());
+    };
+    if (!fits(0)) {
+      throw no_fit("rank {} of the pipeline exceeds its memory with any order of its list", rank);
+    }
+    // The largest number of units that fits.
+    int64_t least = 0, most = task.memory_limit + 1;
+    while (most - least > 1) {
+      const int64_t middle = least + (most - least) / 2;
+      (fits(middle) ? least : most) = middle;
+    }
+    task.memory_limit = least;
+  }
+  return task;
 }
 
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
@@ -242,7 +273,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   PipelineStep step;
-  step.schedule = make_schedule(schedule_family(p.schedule), wanted);
+  step.schedule = schedule_of(p, wanted);
   const Schedule& schedule = step.schedule;
   check_split(schedule, request.strategy);
   step.linked = link(schedule);
