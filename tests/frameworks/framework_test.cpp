@@ -38,6 +38,15 @@ TEST_CASE("every framework's file loads", "[frameworks]") {
   }
 }
 
+TEST_CASE("the frameworks whose files can be written are named without loading them",
+          "[frameworks]") {
+  std::vector<std::string> written;
+  for (const std::string& name : framework_names()) {
+    if (!load_framework(name).files.empty()) written.push_back(name);
+  }
+  CHECK(written_framework_names() == written);
+}
+
 TEST_CASE("every key of a framework sets knobs to values that they have", "[frameworks]") {
   for (const std::string& name : framework_names()) {
     for (const FrameworkKey& key : load_framework(name).keys) {
