@@ -3,8 +3,9 @@
 // StepLowering walks the actions of the schedule and, in each, layers, blocks and chunks, and emits
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
-// backward in two actions; exchange.cpp, ring.cpp and tensor.cpp distribute it over ranks;
-// groups.cpp and ring.cpp are alternative orders of attention.
+// backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
+// ring.cpp and tensor.cpp distribute it over ranks; groups.cpp and ring.cpp are alternative orders
+// of attention.
 #pragma once
 
 #include <array>
@@ -46,6 +47,14 @@ struct InFlight {
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
   std::vector<LayerForWeights> for_weights;
+};
+
+/// What OFFLOAD has moved of a slice on a stage, until RELOAD: the tensors on the device until the
+/// list waits for the copies, and on the host.
+struct Away {
+  int32_t stage = 0;
+  int microbatch = 0, slice = 0;
+  std::vector<BufferId> device = {}, host = {};
 };
 
 /// A residual (x) or its gradient (dx) between two stages: what `stage` has received and not used,
@@ -159,6 +168,17 @@ class StepLowering {
   /// backward.
   void save_in_flight();
   void restore_in_flight();
+
+  // --- offload.cpp
+  /// Copies `share` of the bytes that the slice's forward has saved on the device to the host.
+  void offload(double share);
+  /// Frees the memory of these copies on the device.
+  void await_offload();
+  /// Copies them back.
+  void reload();
+  /// All that the slice's forward has saved on the stage and OFFLOAD may move, in forward order.
+  std::vector<Parked*> saved_of_slice();
+  std::vector<Away>::iterator find_away();
 
   // --- backward.cpp
   void backward();
@@ -402,6 +422,7 @@ class StepLowering {
   bool saves_ = true;                           // the current pass saves tensors for the backward
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
+  std::vector<Away> away_;
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;

@@ -50,6 +50,15 @@ void StepLowering::run() {
       case ActionKind::backward_weight:
         backward_weight();
         break;
+      case ActionKind::offload:
+        offload(rank_.shares.empty() ? 1 : rank_.shares[static_cast<size_t>(number) - 1]);
+        break;
+      case ActionKind::await_offload:
+        await_offload();
+        break;
+      case ActionKind::reload:
+        reload();
+        break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
         break;
@@ -72,8 +81,9 @@ void StepLowering::run() {
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; F, B, I, W and OPTIMIZER can",
-                        to_string(action));
+        throw bad_input(
+            "{} in the schedule cannot be lowered yet; F, B, I, W, copies and OPTIMIZER can",
+            to_string(action));
     }
   }
   builder_.finish();
