@@ -151,7 +151,7 @@ std::optional<Evaluator::InFlight> Evaluator::in_flight(const ParallelLayout& pa
   c.microbatches = microbatches;
   const PipelineOrder& order = state_->pipelines.orders().of(c);
   if (!order.possible) return std::nullopt;
-  return InFlight{order.held, order.splits};
+  return InFlight{order.held, order.splits, order.offloads};
 }
 
 Demand Evaluator::demand(const Candidate& c, DemandOf rows) {

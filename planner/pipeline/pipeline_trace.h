@@ -1,5 +1,5 @@
 // Writes a pipeline's step as a Perfetto (Chrome JSON) trace: one track per rank, one span per
-// action of its list. Pure functions.
+// action of its list; copies to the host and back have tracks of their own. Pure functions.
 #pragma once
 
 #include <string>

@@ -101,8 +101,22 @@ std::vector<double> RankBytes::parts_for_weights() const {
   return parts;
 }
 
+std::vector<double> RankBytes::movable_parts() const {
+  std::vector<double> parts;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const TierBytes& kept = kinds_[kind].slices.kept();
+    const int64_t all = std::accumulate(kept.begin(), kept.end(), int64_t{0});
+    int64_t moves = 0;
+    for (const SavedUnits& saved : movable_units(programs_.slice(kind), programs_.is_sliced())) {
+      moves += saved.bytes;
+    }
+    parts.push_back(static_cast<double>(moves) / static_cast<double>(std::max<int64_t>(1, all)));
+  }
+  return parts;
+}
+
 TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, double held,
-                          double passing) {
+                          double away, double passing) {
   const Pipeline& p = programs_.pipeline();
   const StepRequest& first = programs_.slice(0);
   std::array<double, kTierCount> bytes{}, largest;
@@ -133,6 +147,11 @@ TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, do
   sum[static_cast<int>(first.strategy.between_uses)] +=
       std::llround(passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
   slices.add(held, sum);
+  const TierBytes& kept = slices.kept();
+  const auto all = static_cast<double>(std::accumulate(kept.begin(), kept.end(), int64_t{0}));
+  const int64_t moved = std::llround(away * static_cast<double>(p.slices) * all);
+  sum[static_cast<int>(Tier::device)] -= moved;
+  sum[static_cast<int>(Tier::host)] += moved;
   return sum;
 }
 

@@ -32,10 +32,15 @@ class RankBytes {
   /// I.
   std::vector<double> parts_for_weights() const;
 
-  /// The peak with `held` microbatches in flight on the rank's own layers. `passing`: hidden states
+  /// Bytes of what OFFLOAD moves of a microbatch in a layer of each kind, relative to all that it
+  /// keeps.
+  std::vector<double> movable_parts() const;
+
+  /// The peak with `held` microbatches in flight on the rank's own layers, of which as many bytes
+  /// as `away` microbatches keep are on the host instead of the device. `passing`: hidden states
   /// that pass by the rank's layers, in sequences.
   std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
-                                       double held, double passing);
+                                       double held, double away, double passing);
 
  private:
   struct Kind {

@@ -23,8 +23,9 @@ struct ScheduleFamily {
   bool attention_apart = false;
   bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
   bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
-  /// Whether plans may use it. False if it offloads or recomputes by itself, copies the model, or
-  /// has parts of a layer on several ranks.
+  bool offloads = false;            ///< its lists copy what forwards save to the host and back
+  /// Whether plans may use it. False if it recomputes by itself, copies the model, or has parts of
+  /// a layer on several ranks.
   bool plannable = true;
   /// Ranks working on slices of the same sequence divide their attention among them
   /// (planner/pipeline/attention_exchange.h).
