@@ -25,7 +25,8 @@ struct RankProgram {
 };
 
 /// The programs of all ranks of a pipeline. `request` has the whole model and the pipeline;
-/// `schedule` is of that pipeline. Lists of F, B, I, W and copies can be lowered; for others
+/// `schedule` is of that pipeline. Lists of F, B, I, W, R and copies can be lowered; for
+/// others
 /// build_program() throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 

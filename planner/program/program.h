@@ -157,7 +157,7 @@ Program empty_program(const StepRequest& request);
 Program build_program(const StepRequest& request);
 
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
-/// and its list of F, B, I, W, OPTIMIZER and the actions of copies and messages, in which every
+/// and its list of F, B, I, W, R, OPTIMIZER and the actions of copies and messages, in which every
 /// microbatch passes every stage.
 struct RankOfPipeline {
   std::vector<StageLayers> stages;

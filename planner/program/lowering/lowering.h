@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <set>
 #include <vector>
 
 #include "planner/program/builder.h"
@@ -117,10 +118,11 @@ class StepLowering {
   // --- forward.cpp
   void begin_microbatch();
   void forward();
-  /// From the stage's input through all layers, and to the loss or the next stage.
-  void pass_forward();
-  /// The same for a slice that passes again before its backward: it leaves nothing but K,V.
-  void pass_without_saving();
+  /// The forward again, from the stage's input, which its first pass has kept. The first pass saves
+  /// nothing else but K,V of slices; it passes the stage's result on, and the loss is the second's.
+  void recompute();
+  void pass_layers();
+  void drop_residual();
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
@@ -351,9 +353,6 @@ class StepLowering {
   Saved saved(const SavedPolicy& policy, int layer) const;
   /// The same of a layer's input. Recomputed ones are there once their slice passes again.
   Saved saved_input(int layer) const;
-  /// Whether slices pass forward again before their backward, as inputs of layers are not saved.
-  /// The last slice does not, as its backward follows its forward.
-  bool passes_again() const { return s_.layer_input.where == Saved::recompute; }
   int block_of(int chunk) const { return chunk / chunks_per_block_; }
   BufferId device(Tensor tensor, int layer, int index) {
     return builder_.create(tensor, Tier::device, layer, index);
@@ -423,6 +422,7 @@ class StepLowering {
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
   std::vector<Away> away_;
+  std::set<std::array<int, 3>> passes_again_;  // stages, microbatches and slices of actions R
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;
