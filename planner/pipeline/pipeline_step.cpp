@@ -179,14 +179,6 @@ struct RanksShares {
   std::vector<double> passing;  // hidden states that pass by a rank's layers, in sequences
 };
 
-void check_split(const Schedule& schedule, const Strategy& s) {
-  if (!splits_backward(schedule) || !recomputes(s)) return;
-  throw bad_input(
-      "pipeline.schedule: {} does the gradients of weights later, so nothing may be recomputed: "
-      "set saved.* to keep, host or nvme, or take 1f1b or seq1f1b",
-      s.parallel.pipeline.schedule);
-}
-
 }  // namespace
 
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
@@ -195,7 +187,6 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   const ScheduleFamily& family = schedule_family(p.schedule);
   if (family.takes_memory_limit) return std::nullopt;
   const Schedule schedule = make_schedule(family, schedule_request(request));
-  check_split(schedule, request.strategy);
   if (!schedule.offloaded_shares.empty()) return std::nullopt;
   std::array<int64_t, kTierCount> most{};
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
@@ -273,7 +264,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   PipelineStep step;
   step.schedule = make_schedule(schedule_family(p.schedule), wanted);
   const Schedule& schedule = step.schedule;
-  check_split(schedule, request.strategy);
   step.linked = link(schedule);
   step.timing = simulate(schedule, step.linked, wanted.costs);
   const ScheduleTiming& timing = step.timing;

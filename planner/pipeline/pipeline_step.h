@@ -67,8 +67,7 @@ using EvaluateStage = std::function<Evaluation(const StepRequest& stage)>;
 enum class RankMemory { summed, laid_out };
 
 /// Evaluates the step of a pipeline. Throws bad_input if the schedule does not take these numbers
-/// of microbatches, or splits the backward of a strategy that recomputes. REQUIRES: the strategy is
-/// valid for model and length, and has a pipeline.
+/// of microbatches. REQUIRES: the strategy is valid for model and length, and has a pipeline.
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 

@@ -370,9 +370,19 @@ TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
   CHECK(cut.ranks[0].busy_seconds == Approx(cut.ranks[3].busy_seconds).epsilon(0.01));
 }
 
-TEST_CASE("what splits the backward does not recompute") {
-  CHECK_THROWS_WITH(exact_step(small_request(4, "zb-h1", 1, 8)),
-                    Catch::Matchers::Contains("nothing may be recomputed"));
+TEST_CASE("a split backward recomputes, too, and its memory is laid out") {
+  // The checkpoint preset recomputes all but inputs of layers.
+  const StepRequest again = small_request(4, "zb-h1", 1, 8);
+  StepRequest kept = again;
+  Strategy& s = kept.strategy;
+  for (SavedPolicy* policy : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    *policy = {Saved::keep, 1};
+  }
+  const PipelineStep less = exact_step(again), more = exact_step(kept);
+  // The first rank does gradients of weights at once.
+  CHECK(less.ranks[0].peak_bytes[0] < more.ranks[0].peak_bytes[0]);
+  CHECK(less.backward_seconds > more.backward_seconds + 0.5 * more.forward_seconds);
+  CHECK(memory_alone(again, RankMemory::laid_out) == less.whole.peak_bytes);
 }
 
 }  // namespace longspan
