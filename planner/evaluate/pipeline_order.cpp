@@ -74,6 +74,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   }
   // Bounds are those of copies that keep up.
   order.offloads = schedule_family(p.schedule).offloads;
+  order.frees = order.offloads || schedule_family(p.schedule).recomputes;
   wanted.costs.times[0].offload = wanted.costs.times[0].reload = 0;
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
@@ -115,8 +116,8 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
       order.at_moments.held.fill(cut ? order.held : held_on(first));
       if (!cut) order.at_moments.held[Demand::kLossMoment] = held_on(last);
     }
-    // What is on the host at these moments depends on times.
-    if (order.offloads) order.at_moments.held.fill(0);
+    // Saved tensors may be elsewhere at these moments.
+    if (order.frees) order.at_moments.held.fill(0);
   } catch (const Error&) {
     order.possible = false;
   }

@@ -47,11 +47,11 @@ double message_seconds(const StepRequest& request, const CostModel& cost, double
 
 // The memory of a microbatch on every stage, in units of that on a layer of the kind that keeps
 // most; `kept`: the other kinds relative to it; `for_weights`: from I to W, of each kind, relative
-// to that from F to I; `movable`: likewise, of what OFFLOAD moves.
+// to that from F to I; `parts`: likewise, of what actions leave or move.
 std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
                                           const std::vector<double>& kept,
                                           const std::vector<double>& for_weights,
-                                          const std::vector<double>& movable) {
+                                          const RankBytes::Parts& parts) {
   const Pipeline& p = programs.pipeline();
   std::vector<StageMemory> memory;
   for (int64_t stage = 0; stage < p.stages * p.virtual_stages; ++stage) {
@@ -62,7 +62,12 @@ std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
     };
     memory.push_back({.activations = units([&](size_t k) { return kept[k]; }),
                       .for_weights = units([&](size_t k) { return kept[k] * for_weights[k]; }),
-                      .offloaded = units([&](size_t k) { return kept[k] * movable[k]; })});
+                      .checkpoint = units([&](size_t k) { return kept[k] * parts.keys[k]; }),
+                      .offloaded = units([&](size_t k) { return kept[k] * parts.movable[k]; })});
+    if (stage > 0) {
+      memory.back().checkpoint +=
+          std::llround(static_cast<double>(kMicrobatchUnits * p.slices) * parts.input);
+    }
   }
   return memory;
 }
@@ -71,8 +76,8 @@ std::vector<StageMemory> memory_of_stages(const StagePrograms& programs,
 // expect that the gradients of inputs make it more.
 std::vector<StageMemory> memory_to_arrange(const StagePrograms& programs,
                                            const std::vector<double>& kept,
-                                           const std::vector<double>& movable) {
-  return memory_of_stages(programs, kept, std::vector<double>(kept.size(), 1), movable);
+                                           const RankBytes::Parts& parts) {
+  return memory_of_stages(programs, kept, std::vector<double>(kept.size(), 1), parts);
 }
 
 CopySpeeds copy_speeds(const Interference& rates) {
@@ -104,13 +109,13 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     times.forward = sum_over(layers, [&](size_t k) { return t.layer[k].forward; });
     times.weight = sum_over(layers, [&](size_t k) { return t.layer[k].weights; });
     times.input = backward - times.weight;
-    times.recompute = times.forward;
     times.offload = sum_over(layers, [&](size_t k) { return t.layer[k].offload; });
     times.reload = sum_over(layers, [&](size_t k) { return t.layer[k].reload; });
     if (stage == 0 && !cut) {
       times.forward += t.embedding;
       times.weight += t.embedding_backward;
     }
+    times.recompute = times.forward;
     if (stage == count - 1 && !cut) times.input += t.loss;
     if (cut) {
       // One product in forward and two in backward; every rank has its share.
@@ -166,12 +171,12 @@ struct RanksShares {
   }
 
   std::array<int64_t, kTierCount> peak(size_t rank, RankBytes& memory,
-                                       const std::vector<double>& kept, double held,
-                                       double away) const {
+                                       const std::vector<double>& kept, const Held& held) const {
     const auto number = static_cast<int32_t>(rank);
     const StageBoundary boundary = {of_stages.front() == number, of_stages.back() == number};
     const double own_kept = sum_over(layers[rank], [&](size_t k) { return kept[k]; });
-    return memory.peak(layers[rank], boundary, held / own_kept, away / own_kept, passing[rank]);
+    const Held own = {held.in_flight / own_kept, held.left / own_kept, held.moved / own_kept};
+    return memory.peak(layers[rank], boundary, own, passing[rank]);
   }
 
   std::vector<int32_t> of_stages;
@@ -202,13 +207,13 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   const std::vector<double> kept = memory.kept_parts();
   // The lists of ranks are fixed, so memory does not depend on times.
   ScheduleCosts costs;
-  costs.memory =
-      memory_of_stages(programs, kept, memory.parts_for_weights(), memory.movable_parts());
+  costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights(), memory.parts());
   costs.shares = pipeline_shares(request);
   const ScheduleTiming timing = simulate(schedule, costs);
   const RanksShares shares(programs, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    include(shares.peak(r, memory, kept, held(timing.ranks[r].peak_memory, p.slices), 0));
+    const double in_flight = held(timing.ranks[r].peak_memory, p.slices);
+    include(shares.peak(r, memory, kept, {in_flight, in_flight, 0}));
   }
   return most;
 }
@@ -222,6 +227,7 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
       case ActionKind::forward:
       case ActionKind::backward:
       case ActionKind::optimizer:
+      case ActionKind::recompute:
       case ActionKind::offload:
       case ActionKind::await_offload:
       case ActionKind::reload:
@@ -256,8 +262,8 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
   ScheduleRequest wanted = schedule_request(request);
   wanted.costs = costs_of(request, programs, times, cost);
-  const std::vector<double> movable = memory.movable_parts();
-  wanted.costs.memory = memory_to_arrange(programs, kept, movable);
+  const RankBytes::Parts parts = memory.parts();
+  wanted.costs.memory = memory_to_arrange(programs, kept, parts);
   int64_t of_all_stages = 0;
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
@@ -286,9 +292,11 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
   const bool lays_out = rank_memory == RankMemory::laid_out && can_be_laid_out(request, schedule);
   ScheduleCosts with_weights = wanted.costs;
-  with_weights.memory = memory_of_stages(programs, kept, memory.parts_for_weights(), movable);
-  ScheduleCosts with_copies = with_weights;  // what they move counts
-  for (StageMemory& stage : with_copies.memory) stage.offloaded = 0;
+  with_weights.memory = memory_of_stages(programs, kept, memory.parts_for_weights(), parts);
+  // The same if copies moved nothing, and of what they move.
+  ScheduleCosts in_flight = with_weights, moved = with_weights;
+  for (StageMemory& stage : in_flight.memory) stage.offloaded = 0;
+  for (StageMemory& stage : moved.memory) stage = {0, 0, 0, -stage.offloaded};
   const auto held_on = [&](size_t rank, const ScheduleCosts& costs) {
     const int64_t units = peak_memory(schedule, step.linked, costs, timing.starts, timing.ends,
                                       static_cast<int32_t>(rank))
@@ -305,9 +313,11 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
     if (lays_out) {
       rank.peak_bytes = arenas_of_rank(laid_out[r]);
     } else {
-      const double everywhere = held_on(r, with_copies);
-      const double away = everywhere - held_on(r, with_weights);
-      rank.peak_bytes = shares.peak(r, memory, kept, everywhere, away);
+      const double all = held_on(r, in_flight);
+      const Held of_rank = schedule_family(p.schedule).offloads
+                               ? Held{all, held_on(r, with_weights), held_on(r, moved)}
+                               : Held{all, all, 0};
+      rank.peak_bytes = shares.peak(r, memory, kept, of_rank);
     }
     for (int tier = 0; tier < kTierCount; ++tier) {
       step.whole.peak_bytes[tier] = std::max(step.whole.peak_bytes[tier], rank.peak_bytes[tier]);

@@ -111,7 +111,7 @@ TEST_CASE("slices of equal work of the search's choice train the numbers of one 
   CHECK_THAT(longspan({"compare", sliced, file}).out, Contains("Memory: equal to the byte"));
 }
 
-TEST_CASE("schedules that offload train the numbers of one rank, with less of the device") {
+TEST_CASE("schedules that offload or repeat forwards train the numbers of one rank") {
   const TemporaryFolder folder;
   const std::string model = folder.file(
       "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
@@ -120,7 +120,7 @@ TEST_CASE("schedules that offload train the numbers of one rank, with less of th
       "machine.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
   const auto planned = [&](const std::string& name, std::vector<std::string> words) {
     const std::string plan = folder.path() / (name + ".yaml");
-    words.insert(words.begin(), {"plan", "--model", model, "--seq", "256", "-o", plan});
+    words.insert(words.begin(), {"plan", "--model", model, "--seq", "512", "-o", plan});
     const Result result = longspan(words);
     INFO(result.out << result.err);
     REQUIRE(result.status == 0);
@@ -137,7 +137,9 @@ TEST_CASE("schedules that offload train the numbers of one rank, with less of th
   for (const auto& [schedule, more] :
        {std::pair{"po-h", std::vector<std::string>{"--virtual", "2"}},
         {"po-f", {"--virtual", "2"}},
-        {"sppo", {"--slices", "4"}}}) {
+        {"sppo", {"--slices", "4"}},
+        {"chunkflow", {"--slices", "4"}},
+        {"chronos-recomp", {"--virtual", "2"}}}) {
     INFO(schedule);
     const std::string plan = on_ranks(schedule, more);
     const json record = train(folder, plan, 4, {"--steps", "2"}).record;
@@ -148,11 +150,12 @@ TEST_CASE("schedules that offload train the numbers of one rank, with less of th
     for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
       CHECK(record.at("measured").at(tier) == record.at("predicted").at(tier));
     }
-    CHECK(record.at("measured").at("host_bytes") > 100 * 1024);
     const std::string file = folder.path() / "run.json", trace = folder.path() / "trace.json";
     CHECK_THAT(longspan({"compare", plan, file}).out, Contains("Memory: equal to the byte"));
     REQUIRE(longspan({"simulate", plan, "--trace", trace}).status == 0);
-    CHECK_THAT(read_text(trace), Contains("rank 0, to the host") && Contains("OFFLOAD"));
+    const std::string text = read_text(trace);
+    const bool repeats = text.find("R0") != std::string::npos;
+    CHECK(repeats != (text.find("rank 0, to the host") != std::string::npos));
   }
 }
 
