@@ -10,6 +10,7 @@
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/on_framework.h"
+#include "cli/optimal_schedule.h"
 #include "cli/pipeline_text.h"
 #include "cli/plan_text.h"
 #include "cli/question_flags.h"
@@ -20,6 +21,7 @@
 #include "planner/explain/alternative.h"
 #include "planner/explain/analysis.h"
 #include "planner/plan/pipeline_plan.h"
+#include "planner/search/ordered_plan.h"
 #include "planner/search/sweep.h"
 #include "planner/strategy/presets.h"
 
@@ -35,7 +37,8 @@ struct PlanFlags {
   std::string min_gpus_for;
   std::string strategy = "auto";
   std::string objective = "throughput";
-  std::string gap;  // empty: not given
+  std::string gap;                    // empty: not given
+  std::optional<int64_t> time_limit;  // seconds
   std::string output;
   FrameworkFlags framework;
   bool verbose = false;
@@ -113,6 +116,41 @@ Sweep find_plans(const PlanFlags& flags, const ModelSpec& model, const HardwareP
   const std::vector<int64_t> devices =
       flags.max_gpus > 0 ? doubling(device_counts(hw, most)) : std::vector<int64_t>{most};
   return sweep(model, hw, sequences, devices, options, progress);
+}
+
+bool asks_solver(const PlanFlags& flags) {
+  return flags.question.parallel.choice.schedule == "optpipe";
+}
+
+// Searches one plan whose pipeline's order a solver finds.
+OrderedPlan find_order(const PlanFlags& flags, const ModelSpec& model, const HardwareProfile& hw) {
+  const std::vector<int64_t> sequences =
+      flags.sequences.empty() ? std::vector<int64_t>{} : parse_lengths(flags.sequences, "--seq");
+  if (sequences.size() != 1 || flags.max_gpus > 0) {
+    throw bad_input(
+        "--schedule optpipe: a solver orders one plan; give one length, and no --max-gpus or "
+        "--min-gpus-for");
+  }
+  SweepOptions options = options_of(flags);
+  if (flags.strategy != "auto" || options.search.objective != Objective::throughput) {
+    throw bad_input("--schedule optpipe: for the fastest plan; leave --{} out",
+                    flags.strategy != "auto" ? "strategy" : "objective");
+  }
+  check_chunk(flags, model, options.search.chunk_tokens, sequences[0]);
+  options.search.parallel.schedule.reset();
+  SolverLimits limits;
+  if (flags.time_limit) limits.seconds = static_cast<double>(*flags.time_limit);
+  return with_time_shown(
+      "ordering", [&] { return search_order(model, hw, sequences[0], options.search, limits); });
+}
+
+// How much the solver gained, and how near the best order it is.
+std::string order_text(const OrderedPlan& found) {
+  const double share = 1 - found.plan.predicted.step_seconds / found.start_seconds;
+  const std::string gain =
+      share > 0 ? fmt::format("{} less time than {}", percent(share), found.order.start)
+                : fmt::format("as fast as {}", found.order.start);
+  return fmt::format("{}; {}", gain, end_text(found.order));
 }
 
 double rate_per_device(const Plan& plan) {
@@ -318,12 +356,23 @@ int run(const PlanFlags& flags, bool json) {
     }
     return plan_on(flags.framework, model, hw, parse_lengths(flags.sequences, "--seq"), json);
   }
-  const Sweep found = find_plans(flags, model, hw, json || flags.verbose);
+  if (flags.time_limit && !asks_solver(flags)) {
+    throw bad_input("--time-limit: of the solver of --schedule optpipe; leave it out");
+  }
+  std::optional<OrderedPlan> ordered;
+  Sweep found;
+  if (asks_solver(flags)) {
+    ordered = find_order(flags, model, hw);
+    found.best = ordered->plan;
+  } else {
+    found = find_plans(flags, model, hw, json || flags.verbose);
+  }
   const Answer* answer = answer_of_best(found);
   const Plan* alternative =
       answer != nullptr && answer->alternative ? &*answer->alternative : nullptr;
   std::string why = answer != nullptr ? answer->no_alternative_reason : "";
   if (alternative != nullptr) why = why_chosen(found.best, *alternative);
+  if (ordered) why = order_text(*ordered);
   if (!flags.output.empty()) {
     Plan written = found.best;
     written.created_by = version_text() + " plan";
@@ -387,6 +436,9 @@ void add_plan(Verb& program) {
       .one_of({"throughput", "memory", "host-memory"});
   verb.add_option("--gap", flags->gap,
                   "End the search with a plan known to be this near the fastest, e.g. 10%");
+  verb.add_option("--time-limit", flags->time_limit, "Most seconds of --schedule optpipe's solver")
+      .within(1, 86400)
+      .shown_default("60");
   verb.add_option("-o,--output", flags->output, "Where the plan is written");
   verb.add_flag("--verbose", flags->verbose, "Show all knobs and the Pareto front");
   flags->framework.add_to(verb);

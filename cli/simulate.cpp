@@ -37,7 +37,13 @@ void print_trace_file(const SimulateFlags& flags) {
 int run_pipeline(const SimulateFlags& flags, const Plan& plan, bool json) {
   const PipelineStep step = pipeline_step(plan);
   const Prediction prediction = prediction_of(plan, step);
-  if (!flags.trace.empty()) write_file_atomically(flags.trace, pipeline_trace(step));
+  if (!flags.trace.empty()) {
+    const StepRequest request = step_request(plan);
+    write_file_atomically(flags.trace,
+                          has_op_trace(request, step.schedule)
+                              ? op_trace(request, step, CostModel(plan.hardware, plan.dtype))
+                              : schedule_trace(step));
+  }
   if (json) {
     Json document = plan_summary_json(plan);
     document["predicted"] = forecast_json(plan.hardware, prediction);

@@ -73,13 +73,13 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
                                    .offloaded = of_layer * of_it});
   }
   // Bounds are those of copies that keep up.
-  order.offloads = schedule_family(p.schedule).offloads;
-  order.frees = order.offloads || schedule_family(p.schedule).recomputes;
+  order.offloads = family_of(p).offloads;
+  order.frees = order.offloads || family_of(p).recomputes;
   wanted.costs.times[0].offload = wanted.costs.times[0].reload = 0;
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
-    const Schedule schedule = make_schedule(schedule_family(p.schedule), wanted);
+    const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
     const bool laid_out = can_be_laid_out({model_, c.strategy}, schedule);

@@ -189,9 +189,8 @@ struct RanksShares {
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   const Pipeline& p = request.strategy.parallel.pipeline;
-  const ScheduleFamily& family = schedule_family(p.schedule);
-  if (family.takes_memory_limit) return std::nullopt;
-  const Schedule schedule = make_schedule(family, schedule_request(request));
+  if (family_of(p).takes_memory_limit) return std::nullopt;
+  const Schedule schedule = schedule_of(p, schedule_request(request));
   if (!schedule.offloaded_shares.empty()) return std::nullopt;
   std::array<int64_t, kTierCount> most{};
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
@@ -201,7 +200,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     for (const RankProgram& rank : rank_programs(request, schedule)) include(arenas_of_rank(rank));
     return most;
   }
-  if (family.offloads) return std::nullopt;
+  if (family_of(p).offloads) return std::nullopt;
   StagePrograms programs(request, evaluate_stage);
   RankBytes memory(programs, request.microbatches * p.slices);
   const std::vector<double> kept = memory.kept_parts();
@@ -216,6 +215,39 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     include(shares.peak(r, memory, kept, {in_flight, in_flight, 0}));
   }
   return most;
+}
+
+OrderingTask ordering_task(const StepRequest& request, const CostModel& cost,
+                           const EvaluateStage& evaluate_stage, const Schedule& lists,
+                           const std::array<int64_t, kTierCount>& capacity) {
+  StagePrograms programs(request, evaluate_stage);
+  const int64_t slices = programs.pipeline().slices;
+  RankBytes memory(programs, request.microbatches * slices);
+  const std::vector<double> kept = memory.kept_parts();
+  OrderingTask task{costs_of(request, programs, times_of(programs, cost), cost)};
+  task.costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights(), memory.parts());
+  for (const StageMemory& stage : task.costs.memory) {
+    task.memory_limit += stage.activations * request.microbatches;
+  }
+  const RanksShares shares(programs, lists);
+  for (size_t rank = 0; rank < lists.ranks.size(); ++rank) {
+    const auto fits = [&](int64_t units) {
+      const double microbatches = held(units, slices);
+      const auto peak = shares.peak(rank, memory, kept, {microbatches, microbatches, 0});
+      return std::equal(peak.begin(), peak.end(), capacity.begin(), std::less_equal<>());
+    };
+    if (!fits(0)) {
+      throw no_fit("rank {} of the pipeline exceeds its memory with any order of its list", rank);
+    }
+    // The largest number of units that fits.
+    int64_t least = 0, most = task.memory_limit + 1;
+    while (most - least > 1) {
+      const int64_t middle = least + (most - least) / 2;
+      (fits(middle) ? least : most) = middle;
+    }
+    task.memory_limit = least;
+  }
+  return task;
 }
 
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
@@ -268,7 +300,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   PipelineStep step;
-  step.schedule = make_schedule(schedule_family(p.schedule), wanted);
+  step.schedule = schedule_of(p, wanted);
   const Schedule& schedule = step.schedule;
   step.linked = link(schedule);
   step.timing = simulate(schedule, step.linked, wanted.costs);
@@ -314,7 +346,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
       rank.peak_bytes = arenas_of_rank(laid_out[r]);
     } else {
       const double all = held_on(r, in_flight);
-      const Held of_rank = schedule_family(p.schedule).offloads
+      const Held of_rank = family_of(p).offloads
                                ? Held{all, held_on(r, with_weights), held_on(r, moved)}
                                : Held{all, all, 0};
       rank.peak_bytes = shares.peak(r, memory, kept, of_rank);

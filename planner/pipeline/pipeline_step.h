@@ -71,6 +71,19 @@ enum class RankMemory { summed, laid_out };
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 
+/// What a solver needs to order the lists of a pipeline anew.
+struct OrderingTask {
+  ScheduleCosts costs;       // seconds; memory is in units of a microbatch's on a layer
+  int64_t memory_limit = 0;  // in these units: what any rank may hold within `capacity`
+};
+
+/// The task of ordering `lists`, which are of the request's pipeline and keep their stages. The
+/// limit is an estimate, by sums: a layout tells whether an order fits. Throws no_fit if not even
+/// the lasting memory of a rank does. REQUIRES: as evaluate_pipeline().
+OrderingTask ordering_task(const StepRequest& request, const CostModel& cost,
+                           const EvaluateStage& evaluate_stage, const Schedule& lists,
+                           const std::array<int64_t, kTierCount>& capacity);
+
 /// The memory of evaluate_pipeline() alone, which is faster: of the results of `evaluate_stage`
 /// only the memory is read. None if it depends on times: for schedules that do, and sums of what
 /// copies leave on the device. REQUIRES and throws: as evaluate_pipeline().

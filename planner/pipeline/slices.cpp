@@ -32,7 +32,7 @@ double attention_again(const Strategy& s) {
 }
 
 int32_t ranks_that_share(const Pipeline& pipeline) {
-  const bool exchanges = schedule_family(pipeline.schedule).exchanges_attention;
+  const bool exchanges = family_of(pipeline).exchanges_attention;
   return pipeline.slices > 1 && exchanges ? static_cast<int32_t>(pipeline.stages) : 0;
 }
 

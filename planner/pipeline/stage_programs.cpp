@@ -8,9 +8,7 @@
 #include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
-bool cuts_vocabulary(const Pipeline& pipeline) {
-  return schedule_family(pipeline.schedule).cuts_vocabulary;
-}
+bool cuts_vocabulary(const Pipeline& pipeline) { return family_of(pipeline).cuts_vocabulary; }
 
 int64_t sum_of(const LayersByKind& layers) {
   return std::accumulate(layers.begin(), layers.end(), int64_t{0});

@@ -146,7 +146,7 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     t.layer.push_back({slices * middle.forward / layers + e.all_forward(), backward,
                        middle.rest / layers,
                        std::min(backward, slices * weight_seconds(programs.slice(kind), cost))});
-    if (!schedule_family(pipeline.schedule).offloads) continue;
+    if (!family_of(pipeline).offloads) continue;
     const auto [offload, reload] = copy_seconds(programs.slice(kind), programs.is_sliced(), cost);
     t.layer.back().offload = slices * offload / layers;
     t.layer.back().reload = slices * reload / layers;

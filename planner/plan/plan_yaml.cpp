@@ -11,6 +11,7 @@
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
+#include "planner/schedule/io/pytorch_csv.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/knobs.h"
 
@@ -96,7 +97,7 @@ Pipeline read_pipeline(const YamlMap& yaml) {
   if (pipeline.stages > 1 || yaml.has("schedule")) {
     const std::string schedule = yaml.text("schedule");
     try {
-      pipeline.schedule = schedule_family(schedule).name;
+      pipeline.schedule = schedule == kOwnLists ? kOwnLists : schedule_family(schedule).name;
     } catch (const Error& e) {
       throw yaml.error("schedule", e.what());
     }
@@ -124,6 +125,20 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
   if (pipeline.stages > 1) field(out, "split", pipeline.equal_work ? "work" : "tokens");
   if (pipeline.in_flight > 0) field(out, "in_flight", pipeline.in_flight);
   out << YAML::EndMap;
+}
+
+// A pipeline's own lists are a block of text in the format of schedules' CSV files, a line for each
+// rank.
+std::vector<std::vector<Action>> read_lists(const YamlMap& yaml, const std::string& origin) {
+  return read_pipeline_csv(yaml.text("lists"), origin + ": lists").schedule.ranks;
+}
+
+void write_lists(YAML::Emitter& out, const Pipeline& pipeline) {
+  PipelineCsv csv;
+  csv.schedule.slices = static_cast<int32_t>(pipeline.slices);
+  csv.schedule.ranks = pipeline.lists;
+  for (const std::vector<Action>& list : pipeline.lists) csv.idle.emplace_back(list.size() + 1, 0);
+  out << YAML::Key << "lists" << YAML::Value << YAML::Literal << write_pipeline_csv(csv);
 }
 
 // The knobs of ParallelLayout are in a separate mapping, next to the strategy's.
@@ -252,6 +267,8 @@ std::string write_plan(const Plan& plan) {
   field(out, "dtype", std::string(name_of(plan.dtype)));
   out << YAML::Key << "parallel" << YAML::Value;
   write_parallel(out, plan.strategy);
+  const Pipeline& pipeline = plan.strategy.parallel.pipeline;
+  if (!pipeline.lists.empty()) write_lists(out, pipeline);
   out << YAML::Key << "strategy" << YAML::Value;
   write_strategy(out, plan.strategy);
   out << YAML::Key << "predicted" << YAML::Value << YAML::BeginMap;
@@ -282,6 +299,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
       yaml.one_of<DType>("dtype", {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}});
   plan.strategy = read_strategy(yaml.map("strategy"));
   plan.strategy.parallel = read_parallel(yaml.map("parallel"));
+  if (yaml.has("lists")) plan.strategy.parallel.pipeline.lists = read_lists(yaml, origin);
   plan.model = read_model(yaml.map("model"));
   plan.hardware = read_hardware(yaml.map("hardware"));
   const bool has_record = yaml.has("predicted");

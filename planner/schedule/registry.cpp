@@ -274,7 +274,7 @@ const ScheduleFamily& schedule_family(std::string_view name) {
   if (const ScheduleFamily* found = find_schedule_family(name)) return *found;
   if (solved_family(name) != nullptr) {
     throw bad_input(
-        "{0} is made by a solver and simulated alone (longspan schedule {0}), not planned with",
+        "{0} is made by a solver, not a schedule of families: see longspan schedule {0} --help",
         name);
   }
   std::vector<std::string> names;

@@ -29,6 +29,18 @@ std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const T
   return seconds;
 }
 
+std::vector<Span> spans_of_actions(const Program& program, const Timeline& timeline) {
+  std::vector<Span> spans(program.actions.size(), Span{0, -1});
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    if (op.action < 0 || op.stream != Stream::compute || is_message(op.kind)) continue;
+    Span& span = spans[static_cast<size_t>(op.action)];
+    if (span.end < 0) span.start = timeline.spans[i].start;
+    span.end = timeline.spans[i].end;
+  }
+  return spans;
+}
+
 double seconds_in_passes(const Program& program, const Timeline& timeline) {
   std::vector<Span> receives;  // one after another, like the ops of every stream
   for (size_t i = 0; i < timeline.spans.size(); ++i) {

@@ -27,6 +27,10 @@ struct Timeline {
 /// Seconds per op kind summed over a timeline's spans. REQUIRES: the spans are those of `program`.
 std::array<double, kOpKindCount> seconds_by_kind(const Program& program, const Timeline& timeline);
 
+/// By action of the program: from the start of its first compute op to the end of its last. An
+/// action without one ends before it starts. REQUIRES: the spans are those of `program`.
+std::vector<Span> spans_of_actions(const Program& program, const Timeline& timeline);
+
 /// The time of a rank of a pipeline in forwards and backwards: from the first compute op of each to
 /// its last, without the time in which compute waits there while a message has not arrived.
 /// REQUIRES: the spans are those of `program`.

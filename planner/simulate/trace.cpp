@@ -41,17 +41,43 @@ std::string quoted(const std::string& text) {
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
+// A pipeline's actions have a track above the streams, its messages one below them.
+constexpr int kActions = -1, kMessages = kStreamCount;
+
+bool has_pipeline(const Program& program) {
+  return std::any_of(program.stages.begin(), program.stages.end(),
+                     [](const StageLayers& s) { return s.before >= 0 || s.after >= 0; });
+}
+
+void add_track(EventList& events, std::string_view name, int tid) {
+  events.add(R"("ph":"M","name":"thread_name","tid":{},"args":{{"name":"{}"}})", tid, name);
+  events.add(R"("ph":"M","name":"thread_sort_index","tid":{},"args":{{"sort_index":{}}})", tid,
+             tid);
+}
+
 void add_metadata(EventList& events, const Program& program, const std::string& process, int rank) {
   events.add(R"("ph":"M","name":"process_name","args":{{"name":{}}})", quoted(process));
   events.add(R"("ph":"M","name":"process_sort_index","args":{{"sort_index":{}}})", rank);
   const bool alone = world_ranks(program) == 1;
+  if (has_pipeline(program)) add_track(events, "actions", kActions);
   for (const Stream stream : kTracks) {
     if (stream == Stream::comm && alone) continue;
-    const int tid = static_cast<int>(stream);
-    events.add(R"("ph":"M","name":"thread_name","tid":{},"args":{{"name":{}}})", tid,
-               quoted(std::string(name_of(stream))));
-    events.add(R"("ph":"M","name":"thread_sort_index","tid":{},"args":{{"sort_index":{}}})", tid,
-               tid);
+    add_track(events, name_of(stream), static_cast<int>(stream));
+  }
+  if (has_pipeline(program)) add_track(events, "messages", kMessages);
+}
+
+int track_of(const Op& op) { return is_message(op.kind) ? kMessages : static_cast<int>(op.stream); }
+
+void add_actions(EventList& events, const Program& program, const Timeline& timeline) {
+  if (!has_pipeline(program)) return;
+  const auto slices = static_cast<int32_t>(program.strategy.parallel.pipeline.slices);
+  const std::vector<Span> spans = spans_of_actions(program, timeline);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].end < spans[i].start) continue;
+    const TraceSpan span = trace_span(spans[i].start, spans[i].end);
+    events.add(R"("ph":"X","name":"{}","cat":"action","tid":{},"ts":{:.3f},"dur":{:.3f})",
+               to_string(program.actions[i], slices), kActions, span.start, span.duration);
   }
 }
 
@@ -61,8 +87,8 @@ void add_spans(EventList& events, const Program& program, const Timeline& timeli
     const TraceSpan span = trace_span(timeline.spans[i].start, timeline.spans[i].end);
     events.add(R"("ph":"X","name":{},"cat":"{}","tid":{},"ts":{:.3f},"dur":{:.3f},)"
                R"("args":{{"op":{},"layer":{},"index":{},"microbatch":{}}})",
-               quoted(describe(program, op)), name_of(op.kind), static_cast<int>(op.stream),
-               span.start, span.duration, i, op.layer, op.index, op.microbatch);
+               quoted(describe(program, op)), name_of(op.kind), track_of(op), span.start,
+               span.duration, i, op.layer, op.index, op.microbatch);
   }
 }
 
@@ -79,8 +105,8 @@ void add_messages(EventList& events, const Program& program, const Timeline& tim
     const double at = leaves ? span.start : span.start + std::max(0.0, span.duration - kResolution);
     events.add(R"("ph":"{}","bp":"e","id":"{}-{}-{}","name":"message","cat":"message","tid":{},)"
                R"("ts":{:.3f})",
-               leaves ? "s" : "f", leaves ? rank : peer, leaves ? peer : rank, number,
-               static_cast<int>(op.stream), at);
+               leaves ? "s" : "f", leaves ? rank : peer, leaves ? peer : rank, number, track_of(op),
+               at);
   }
 }
 
@@ -150,6 +176,7 @@ std::string trace_events(const Program& program, const Timeline& timeline, const
                          int rank) {
   EventList events(rank);
   add_metadata(events, program, name, rank);
+  add_actions(events, program, timeline);
   add_spans(events, program, timeline);
   add_messages(events, program, timeline, rank);
   add_memory(events, program, timeline);

@@ -1,6 +1,6 @@
 // Writes timelines as a Perfetto (Chrome JSON) trace with one group of tracks per rank. Predicted
-// and measured timelines of a program give the same tracks: one per stream, and memory counters per
-// tier.
+// and measured timelines of a program give the same tracks: one per stream, memory counters per
+// tier, and in a pipeline the actions of the rank's list and its messages.
 #pragma once
 
 #include <span>

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "planner/schedule/registry.h"
+#include "planner/schedule/check.h"
 
 namespace longspan {
 namespace {
@@ -62,7 +62,57 @@ std::vector<int64_t> cut_evenly(const std::vector<double>& work, int64_t stages)
   return best;
 }
 
+// Throws bad_input for what plans cannot have in their lists.
+void check_planned(const std::vector<std::vector<Action>>& lists, int32_t slices) {
+  for (const std::vector<Action>& list : lists) {
+    for (const Action& action : list) {
+      switch (action.kind) {
+        case ActionKind::forward:
+        case ActionKind::backward:
+        case ActionKind::backward_input:
+        case ActionKind::backward_weight:
+        case ActionKind::optimizer:
+          if (action.ways == 1) continue;
+          [[fallthrough]];
+        default:
+          throw bad_input("lists: expected F, B, I and W, got {}", to_string(action, slices));
+      }
+    }
+  }
+}
+
 }  // namespace
+
+const ScheduleFamily* find_family_of(const Pipeline& pipeline) {
+  static constexpr ScheduleFamily lists = {.name = kOwnLists,
+                                           .summary = "lists that a plan holds itself",
+                                           .source = "",
+                                           .most_virtual_stages = 0,
+                                           .sliced = true,
+                                           .uneven_slices = true};
+  return pipeline.schedule == kOwnLists ? &lists : find_schedule_family(pipeline.schedule);
+}
+
+const ScheduleFamily& family_of(const Pipeline& pipeline) {
+  if (const ScheduleFamily* found = find_family_of(pipeline)) return *found;
+  return schedule_family(pipeline.schedule);
+}
+
+Schedule schedule_of(const Pipeline& pipeline, const ScheduleRequest& request) {
+  if (pipeline.schedule != kOwnLists) {
+    return make_schedule(schedule_family(pipeline.schedule), request);
+  }
+  check_planned(pipeline.lists, request.slices);
+  Schedule schedule;
+  schedule.stages = request.ranks * request.virtual_stages;
+  schedule.microbatches = request.microbatches;
+  schedule.slices = request.slices;
+  schedule.ranks = pipeline.lists;
+  if (const std::optional<std::string> fault = first_fault(schedule, {})) {
+    throw bad_input("lists: {}", *fault);
+  }
+  return schedule;
+}
 
 std::vector<std::string_view> plannable_schedules() {
   std::vector<std::string_view> names;

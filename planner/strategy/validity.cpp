@@ -269,6 +269,20 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
        return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
                     fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
      }},
+    {Rule::schedule, "pipeline.schedule",
+     [](const Question& q) {
+       const size_t lists = q.pipeline().schedule == kOwnLists ? q.pipeline().stages : 0;
+       return q.pipeline().lists.size() == lists;
+     },
+     [](const Question& q) {
+       const bool expected = q.pipeline().schedule == kOwnLists;
+       return Words{.what = expected
+                                ? fmt::format("expected lists of {} ranks", q.pipeline().stages)
+                                : fmt::format("{} makes its lists itself; expected none",
+                                              q.pipeline().schedule),
+                    .got = std::to_string(q.pipeline().lists.size()),
+                    .key = "lists"};
+     }},
     {Rule::schedule, "pipeline.virtual_stages",
      [](const Question& q) { return takes_virtual_stages(*q.family, q.pipeline().virtual_stages); },
      [](const Question& q) {
@@ -349,7 +363,7 @@ constexpr auto kSliceChecks = std::to_array<Check>({
 
 Question question_of(const Strategy& s, const ModelSpec& model, int64_t sequence) {
   const Pipeline& p = s.parallel.pipeline;
-  return {s, model, sequence, p.stages > 1 ? find_schedule_family(p.schedule) : nullptr};
+  return {s, model, sequence, p.stages > 1 ? find_family_of(p) : nullptr};
 }
 
 // Unrolled, so that checks are inlined: a search calls it millions of times.

@@ -115,20 +115,28 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
                 {"pipeline 4 (slimpipe", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
   CHECK(longspan({"simulate", file, "--trace", trace}).status == 0);
-  std::map<int, double> until;  // by rank: spans follow each other
-  int64_t spans = 0;
+  std::map<std::pair<int, int>, double> until;   // by rank and track: spans follow each other
+  std::map<std::string, double> sent, received;  // arrows, by their ids
+  int64_t actions = 0;
+  double last = 0;
   const json traced = json::parse(std::ifstream(trace));
   for (const json& event : traced.at("traceEvents")) {
+    if (event.at("ph") == "s") sent[event.at("id")] = event.at("ts");
+    if (event.at("ph") == "f") received[event.at("id")] = event.at("ts");
     if (event.at("ph") != "X") continue;
-    double& end = until[event.at("tid")];
-    CHECK(event.at("ts").get<double>() >= end - 0.002);
-    end = event.at("ts").get<double>() + event.at("dur").get<double>();
-    ++spans;
+    double& end = until[{event.at("pid"), event.at("tid")}];
+    const double start = event.at("ts"), duration = event.at("dur");
+    if (start < end - 0.002) FAIL_CHECK(event << " begins before " << end);
+    end = start + duration;
+    last = std::max(last, end);
+    if (event.at("cat") == "action") ++actions;
   }
-  CHECK(until.size() == 4);
   const int64_t slices = pipeline.at("slices");
-  CHECK(spans == 4 * (2 * slices + 1));  // F and B of every slice, and the update
-  CHECK(until[0] >= 1e6 * planned.at("predicted").at("step_seconds").get<double>() * 0.999);
+  CHECK(actions == 4 * (2 * slices + 1));  // F and B of every slice, and the update
+  CHECK(last == Approx(1e6 * planned.at("predicted").at("step_seconds").get<double>()));
+  CHECK(sent.size() == size_t(2 * 3 * slices));
+  REQUIRE(received.size() == sent.size());
+  for (const auto& [id, time] : sent) CHECK(received.at(id) >= time - 0.002);
 }
 
 TEST_CASE("models whose layers differ are shown, planned, simulated and explained, and not run") {

@@ -7,6 +7,7 @@ namespace longspan::e2e {
 namespace {
 
 using Catch::Matchers::Contains;
+using testing::TemporaryFolder;
 
 }  // namespace
 
@@ -30,6 +31,38 @@ TEST_CASE("schedule optpipe and adaptis say where the solver began and how it en
   CHECK_THAT(longspan(with("optpipe", {})).out, Contains("proven the best order"));
   check_refused(longspan(with("optpipe", {"--slices", "2"})), 2, {"--slices"});
   check_refused(longspan(with("adaptis", {"--virtual", "2"})), 2, {"--virtual"});
+}
+
+TEST_CASE("plan --schedule optpipe writes lists that are no slower than a family's, and they run") {
+  const TemporaryFolder folder;
+  const std::string machine = folder.file(
+      "two.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 2"));
+  const std::string plan = folder.path() / "plan.yaml", record = folder.path() / "run.json";
+  const std::vector<std::string> asked = {"plan",  "--model",        "tiny-llama", "--hw",
+                                          machine, "--seq",          "256",        "--pipeline",
+                                          "2",     "--microbatches", "4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), asked.begin(), asked.end());
+    return more;
+  };
+  const auto made =
+      longspan_json(with({"--schedule", "optpipe", "--time-limit", "20", "-o", plan}));
+  const double step = made.at("predicted").at("step_seconds");
+  for (const char* family : {"1f1b", "zb-h1"}) {
+    const auto other = longspan_json(with({"--schedule", family}));
+    CHECK(step <= other.at("predicted").at("step_seconds").get<double>() * (1 + 1e-9));
+  }
+  CHECK_THAT(read_text(plan), Contains("schedule: lists"));
+  CHECK(longspan_json({"simulate", plan}).at("predicted").at("step_seconds") == step);
+  REQUIRE(longspan({"run", plan, "--local-ranks", "2", "--steps", "2", "-o", record}).status == 0);
+  CHECK(longspan_json({"compare", plan, record}).at("memory_agrees") == true);
+
+  check_refused(longspan(with({"--time-limit", "5"})), 2, {"--time-limit", "optpipe"});
+  check_refused(longspan(with({"--schedule", "optpipe", "--objective", "memory"})), 2,
+                {"optpipe", "--objective"});
+  check_refused(
+      longspan({"max-seq", "--model", "tiny-llama", "--hw", machine, "--schedule", "optpipe"}), 2,
+      {"optpipe", "made by a solver"});
 }
 
 TEST_CASE("assign: every sequence once, within the ranks, or a line why not") {

@@ -69,6 +69,24 @@ void check_refused(const std::string& text, const std::vector<std::string>& says
   }
 }
 
+// Two stages, whose gradients of weights come last.
+Plan plan_with_lists() {
+  Plan plan = tiny_plan("baseline");
+  plan.hardware.devices_per_node = 2;
+  plan.microbatches = 2;
+  Pipeline& pipeline = plan.strategy.parallel.pipeline;
+  pipeline = {.stages = 2, .schedule = kOwnLists};
+  using enum ActionKind;
+  for (const int32_t stage : {0, 1}) {
+    std::vector<Action>& list = pipeline.lists.emplace_back();
+    for (const ActionKind kind : {forward, backward_input, backward_weight}) {
+      for (const int32_t microbatch : {0, 1}) list.push_back({kind, stage, microbatch});
+    }
+  }
+  plan.predicted = predict(plan);
+  return plan;
+}
+
 TEST_CASE("a plan survives writing and reading, and writes the same bytes again") {
   std::vector<Plan> plans;
   for (const std::string& preset : preset_names()) plans.push_back(tiny_plan(preset));
@@ -166,6 +184,31 @@ TEST_CASE("what this version cannot run is refused by name") {
   check_refused(piped("stages: 1, schedule: seq1f1b, slices: 2"), {"need 2 stages or more"});
   check_refused(piped("stages: 1, slices: 3"), {"pipeline.slices", "3 slices do not divide"});
   check_refused(piped("stages: 2, slices: 2"), {"schedule", "missing"});
+}
+
+TEST_CASE("a plan may hold the lists of its pipeline, in the format of CSV files") {
+  const Plan plan = plan_with_lists();
+  const std::string text = write_plan(plan);
+  CHECK_THAT(text,
+             Contains("schedule: lists") && Contains("lists: |\n  0F0,0F1,0I0,0I1,0W0,0W1\n"));
+  CHECK(parse_plan(text, "p.yaml") == plan);
+  CHECK(write_plan(parse_plan(text, "p.yaml")) == text);
+
+  // Everything recorded depends on the lists, so the rest asks without the record.
+  const std::string bare =
+      text.substr(0, text.find("predicted:")) + text.substr(text.find("model:"));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    return replaced(bare, from, to);
+  };
+  check_refused(with("0W0,0W1\n", "0W0\n"), {"lists:", "0W1"});
+  check_refused(with("1F0,", "1X0,"), {"lists", "line 2, cell 1", "1X0"});
+  check_refused(with("0W0,0W1", "0W0,0W1,0S1"), {"lists:", "expected F, B, I and W", "0S1"});
+  check_refused(with("0F0,0F1,0I0", "0I0,0F0,0F1"), {"lists:", "0I0"});
+  check_refused(with("schedule: lists", "schedule: 1f1b"), {"lists", "1f1b makes its lists"});
+  check_refused(with("microbatches: 2", "microbatches: 3"), {"lists:"});
+  const size_t begin = bare.find("\nlists: |") + 1;
+  const std::string none = bare.substr(0, begin) + bare.substr(bare.find("\nstrategy:") + 1);
+  check_refused(none, {"lists", "expected lists of 2 ranks, got 0"});
 }
 
 TEST_CASE("knobs and lengths must agree") {

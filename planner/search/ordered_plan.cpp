@@ -1,0 +1,166 @@
+#include "planner/search/ordered_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/pipeline/pipeline_step.h"
+#include "planner/schedule/check.h"
+#include "planner/schedule/timing.h"
+#include "planner/search/question.h"
+
+namespace longspan {
+namespace {
+
+// What a plan's pipeline is ordered from: the best lists of the families, and their task.
+struct Start {
+  Plan plan;
+  NamedSchedule lists;
+  OrderingTask task;
+};
+
+bool may_be_ordered(const Schedule& schedule) {
+  return can_be_reordered(schedule) &&
+         std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [](const auto& list) {
+           return std::all_of(list.begin(), list.end(), [](const Action& action) {
+             return is_compute(action.kind) || action.kind == ActionKind::optimizer;
+           });
+         });
+}
+
+// The plan with other lists, and its prediction.
+Plan with_lists(Plan plan, const Schedule& schedule) {
+  Pipeline& pipeline = plan.strategy.parallel.pipeline;
+  pipeline.schedule = kOwnLists;
+  pipeline.lists = schedule.ranks;
+  pipeline.in_flight = 0;
+  plan.predicted = predict(plan);
+  return plan;
+}
+
+bool fits(const Plan& plan, const TierBytes& capacity) {
+  const std::array<int64_t, kTierCount>& peak = plan.predicted.peak_bytes;
+  return std::equal(peak.begin(), peak.end(), capacity.begin(), std::less_equal<>());
+}
+
+// None if no family has lists for the plan that fit.
+std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
+  const Pipeline& p = plan.strategy.parallel.pipeline;
+  const CostModel cost(plan.hardware, plan.dtype);
+  const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
+  std::optional<Start> start;
+  ScheduleRequest wanted;
+  wanted.ranks = static_cast<int32_t>(p.stages);
+  wanted.virtual_stages = static_cast<int32_t>(p.virtual_stages);
+  wanted.microbatches = static_cast<int32_t>(plan.microbatches);
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.plannable || family.sliced || family.cuts_vocabulary ||
+        !takes_virtual_stages(family, p.virtual_stages)) {
+      continue;
+    }
+    try {
+      wanted.memory_limit = 0;
+      wanted.costs = {};
+      // The stages of its ranks, which do not depend on costs.
+      const Schedule stages = make_schedule(family, wanted);
+      if (!may_be_ordered(stages)) continue;
+      OrderingTask task = ordering_task(step_request(plan), cost, evaluate_stage, stages, capacity);
+      task.costs.speeds.clear();  // a solver orders as if ranks shared no processors
+      wanted.costs = task.costs;
+      wanted.memory_limit = task.memory_limit;
+      Schedule lists = make_schedule(family, wanted);
+      if (first_fault(lists, task.costs, task.memory_limit)) continue;
+      const double seconds = simulate(lists, task.costs).cost;
+      if (start && seconds >= start->lists.cost) continue;
+      start = {plan, {std::string(family.name), std::move(lists), seconds}, std::move(task)};
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::failed) throw;
+    }
+  }
+  return start;
+}
+
+// None if no order was found that fits when it is laid out: the limit of a task is by sums.
+std::optional<OrderedPlan> ordered(const Start& start, const TierBytes& capacity,
+                                   const SolverLimits& limits) {
+  const double start_seconds = with_lists(start.plan, start.lists.schedule).predicted.step_seconds;
+  constexpr int kTries = 3;
+  constexpr double kLess = 0.97;
+  auto limit = static_cast<double>(start.task.memory_limit);
+  for (int i = 0; i < kTries; ++i, limit *= kLess) {
+    const auto units = static_cast<int64_t>(limit);
+    if (first_fault(start.lists.schedule, start.task.costs, units)) break;
+    OptimalSchedule order = reorder(start.lists, start.task.costs, units, limits);
+    const Plan plan = with_lists(start.plan, order.schedule);
+    if (fits(plan, capacity)) return OrderedPlan{plan, std::move(order), start_seconds};
+  }
+  return std::nullopt;
+}
+
+// The plans that the search finds, whose order is left to choose.
+std::vector<Plan> plans_to_order(const ModelSpec& model, const HardwareProfile& hw,
+                                 int64_t sequence, const SearchOptions& options,
+                                 const Progress& progress) {
+  std::vector<Plan> plans;
+  std::optional<Error> refusal;
+  const auto take = [&](const std::optional<Plan>& plan) {
+    if (!plan || plan->strategy.parallel.pipeline.stages == 1 || recomputes(plan->strategy)) return;
+    for (const int64_t virtual_stages : {1, 2}) {
+      if (options.parallel.virtual_stages.value_or(virtual_stages) != virtual_stages) continue;
+      Plan& added = plans.emplace_back(*plan);
+      added.strategy.parallel.pipeline = {.stages = plan->strategy.parallel.pipeline.stages,
+                                          .virtual_stages = virtual_stages};
+    }
+  };
+  // The second finds nothing that recomputes.
+  for (const char* schedule : {"", "zb-h1"}) {
+    SearchOptions own = options;
+    omit_front(own);
+    own.parallel.slices = 1;
+    own.parallel.virtual_stages.reset();
+    if (*schedule != 0) own.parallel.schedule = schedule;
+    try {
+      const SearchResult found = search(model, hw, sequence, own, progress);
+      take(found.best);
+      take(found.alternative);
+    } catch (const Error& e) {
+      refusal = e;
+    }
+  }
+  if (plans.empty() && refusal) throw *refusal;
+  return plans;
+}
+
+}  // namespace
+
+OrderedPlan search_order(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
+                         const SearchOptions& options, const SolverLimits& limits,
+                         const Progress& progress) {
+  const TierBytes capacity = limits_of(hw, options);
+  std::vector<Start> starts;
+  for (const Plan& plan : plans_to_order(model, hw, sequence, options, progress)) {
+    if (std::optional<Start> start = start_of(plan, capacity)) starts.push_back(*std::move(start));
+  }
+  SolverLimits each = limits;
+  each.seconds /= static_cast<double>(std::max<size_t>(1, starts.size()));
+  std::optional<OrderedPlan> best;
+  for (const Start& start : starts) {
+    std::optional<OrderedPlan> found = ordered(start, capacity, each);
+    if (!found) continue;
+    if (best && found->plan.predicted.step_seconds >= best->plan.predicted.step_seconds) continue;
+    best = std::move(found);
+  }
+  if (!best) {
+    throw no_fit(
+        "optpipe: no plan fits that has a pipeline of whole sequences and recomputes nothing");
+  }
+  return *std::move(best);
+}
+
+}  // namespace longspan
