@@ -68,9 +68,14 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   const int64_t of_layer = kMicrobatchUnits * p.slices;
   wanted.costs.memory.clear();
   for (const int64_t of_it : layers) {
-    wanted.costs.memory.push_back(
-        {.activations = of_layer * of_it, .for_weights = of_layer * of_it});
+    wanted.costs.memory.push_back({.activations = of_layer * of_it,
+                                   .for_weights = of_layer * of_it,
+                                   .offloaded = of_layer * of_it});
   }
+  // Bounds are those of copies that keep up.
+  order.offloads = family_of(p).offloads;
+  order.frees = order.offloads || family_of(p).recomputes;
+  wanted.costs.times[0].offload = wanted.costs.times[0].reload = 0;
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
@@ -111,6 +116,8 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
       order.at_moments.held.fill(cut ? order.held : held_on(first));
       if (!cut) order.at_moments.held[Demand::kLossMoment] = held_on(last);
     }
+    // Saved tensors may be elsewhere at these moments.
+    if (order.frees) order.at_moments.held.fill(0);
   } catch (const Error&) {
     order.possible = false;
   }

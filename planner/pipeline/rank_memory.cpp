@@ -101,7 +101,33 @@ std::vector<double> RankBytes::parts_for_weights() const {
   return parts;
 }
 
-TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, double held,
+RankBytes::Parts RankBytes::parts() const {
+  Parts parts;
+  double most = 0;  // that a layer keeps
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const TierBytes& kept = kinds_[kind].slices.kept();
+    const auto all = static_cast<double>(
+        std::max<int64_t>(1, std::accumulate(kept.begin(), kept.end(), int64_t{0})));
+    int64_t moves = 0;
+    for (const SavedUnits& saved : movable_units(programs_.slice(kind), programs_.is_sliced())) {
+      moves += saved.bytes;
+    }
+    parts.movable.push_back(static_cast<double>(moves) / all);
+    const StepRequest& slice = programs_.slice(kind);
+    const TensorBytes bytes = bytes_of(slice);
+    const auto layers = static_cast<double>(programs_.layers(kind));
+    const auto keys = static_cast<double>(bytes[Tensor::k_all] + bytes[Tensor::v_all]);
+    parts.keys.push_back(programs_.is_sliced() ? layers * keys / all : 0);
+    most = std::max(most, all / layers);
+    if (kind > 0) continue;
+    const int64_t blocks = lengths_of(slice.strategy, slice.sequence).blocks();
+    parts.input = static_cast<double>(blocks * round_up(bytes[Tensor::x], kArenaAlignment));
+  }
+  parts.input /= most;
+  return parts;
+}
+
+TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, const Held& held,
                           double passing) {
   const Pipeline& p = programs_.pipeline();
   const StepRequest& first = programs_.slice(0);
@@ -132,7 +158,16 @@ TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, do
   const int64_t rows = first.sequence / parallel.sequence_ranks() / parallel.tensor;
   sum[static_cast<int>(first.strategy.between_uses)] +=
       std::llround(passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
-  slices.add(held, sum);
+  slices.add(held.in_flight, sum);
+  const TierBytes& kept = slices.kept();
+  const auto of_microbatch =
+      static_cast<double>(p.slices) *
+      static_cast<double>(std::accumulate(kept.begin(), kept.end(), int64_t{0}));
+  const auto bytes_of_them = [&](double microbatches) {
+    return std::llround(microbatches * of_microbatch);
+  };
+  sum[static_cast<int>(Tier::device)] -= bytes_of_them(held.in_flight - held.left);
+  sum[static_cast<int>(Tier::host)] += bytes_of_them(held.moved);
   return sum;
 }
 

@@ -18,6 +18,13 @@ Schedule without_pairs(Schedule schedule) {
   return schedule;
 }
 
+// An action takes one unit of time, copies take none.
+ScheduleCosts costs_of_order() {
+  ScheduleCosts costs;
+  costs.times[0].offload = costs.times[0].reload = 0;
+  return costs;
+}
+
 constexpr double kEnd = std::numeric_limits<double>::infinity();
 
 // The lists of all ranks with their messages.
@@ -27,7 +34,7 @@ class WithMessages {
       : schedule_(without_pairs(schedule)),
         meshes_(schedule.ranks_of_stages()),
         linked_(link(schedule_)),
-        timing_(simulate(schedule_, linked_, ScheduleCosts{})),
+        timing_(simulate(schedule_, linked_, costs_of_order())),
         starts_(2 * static_cast<size_t>(schedule.all_stages()) *
                 static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
     for (size_t i = 0; i < linked_.actions.size(); ++i) {
@@ -60,7 +67,8 @@ class WithMessages {
       if (neighbour(action, -1)) {
         result.push_back(named(action, ActionKind::recv_forward, ActionKind::recv_backward));
       }
-      wait_until(action.kind == ActionKind::optimizer ? kEnd : timing_.starts[first + i]);
+      if (action.kind == ActionKind::optimizer) wait_until(kEnd);
+      if (is_compute(action.kind)) wait_until(timing_.starts[first + i]);
       result.push_back(action);
       if (const std::optional<Action> receiver = neighbour(action, 1)) {
         result.push_back(named(action, ActionKind::send_forward, ActionKind::send_backward));
@@ -126,6 +134,12 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   std::vector<RankProgram> programs;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
+    if (!schedule.offloaded_shares.empty()) {
+      for (const Action& action : program.rank.actions) {
+        program.rank.shares.push_back(has_microbatch(action.kind) ? schedule.offloaded_share(action)
+                                                                  : 1);
+      }
+    }
     StepRequest& own = program.request;
     const Pipeline& all = request.strategy.parallel.pipeline;
     const int64_t slices = all.slices;

@@ -7,7 +7,8 @@
 // action RECV comes first, then WAIT_SEND, then the computation, then SEND, which only starts a
 // message. A RECV waits for a SEND of an earlier time. A WAIT_SEND waits for a RECV of the same or
 // an earlier time, and of that time only RECVs precede it. So all that an op waits for is earlier,
-// and because ranks run their lists in order, that holds however long anything really takes.
+// and because ranks run their lists in order, that holds however long anything really takes. Copies
+// to the host and back take no time there: they wait for earlier ops of their own rank alone.
 #pragma once
 
 #include <vector>
@@ -24,7 +25,8 @@ struct RankProgram {
 };
 
 /// The programs of all ranks of a pipeline. `request` has the whole model and the pipeline;
-/// `schedule` is of that pipeline. Lists of F, B, I and W can be lowered; for others
+/// `schedule` is of that pipeline. Lists of F, B, I, W, R and copies can be lowered; for
+/// others
 /// build_program() throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 

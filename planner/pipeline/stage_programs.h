@@ -35,6 +35,8 @@ class StagePrograms {
   StagePrograms(const StepRequest& request, const EvaluateStage& evaluate);
 
   const Pipeline& pipeline() const { return pipeline_; }
+  /// Whether the programs are of slices of sequences.
+  bool is_sliced() const { return pipeline_.slices > 1; }
   size_t kinds() const { return kinds_.size(); }
   /// The request of the kind's program.
   const StepRequest& slice(size_t kind) const { return kinds_[kind].slice; }

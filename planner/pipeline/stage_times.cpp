@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "planner/pipeline/attention_exchange.h"
 #include "planner/pipeline/slices.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan {
 namespace {
@@ -60,6 +63,29 @@ double weight_seconds(const StepRequest& slice, const CostModel& cost) {
   double sum = blocks * seconds[0];
   if (slice.model.attention) {
     sum += blocks * seconds[1] + static_cast<double>(program.lengths.chunks()) * seconds[2];
+  }
+  return sum;
+}
+
+// Seconds of copies of all that a slice leaves on the device, there and back, in all layers of its
+// program.
+std::pair<double, double> copy_seconds(const StepRequest& slice, bool sliced,
+                                       const CostModel& cost) {
+  const std::vector<SavedUnits> all = movable_units(slice, sliced);
+  std::vector<OpShape> shapes;
+  for (const OpKind kind : {OpKind::copy_d2h, OpKind::copy_h2d}) {
+    for (const SavedUnits& saved : all) {
+      shapes.emplace_back();
+      shapes.back().kind = kind;
+      shapes.back().tensor = saved.tensor;
+    }
+  }
+  const std::vector<double> seconds = cost.durations(empty_program(slice), shapes);
+  std::pair<double, double> sum;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto units = static_cast<double>(all[i].units);
+    sum.first += units * seconds[i];
+    sum.second += units * seconds[all.size() + i];
   }
   return sum;
 }
@@ -120,6 +146,10 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     t.layer.push_back({slices * middle.forward / layers + e.all_forward(), backward,
                        middle.rest / layers,
                        std::min(backward, slices * weight_seconds(programs.slice(kind), cost))});
+    if (!family_of(pipeline).offloads) continue;
+    const auto [offload, reload] = copy_seconds(programs.slice(kind), programs.is_sliced(), cost);
+    t.layer.back().offload = slices * offload / layers;
+    t.layer.back().reload = slices * reload / layers;
   }
   const Phases middle = phases_of(programs, 0, kMiddle);
   const Phases first = phases_of(programs, 0, {true, false});

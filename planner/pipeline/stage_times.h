@@ -15,7 +15,8 @@ namespace longspan {
 /// Seconds of a microbatch on a layer of one kind, and the layer's part of the rest of a step.
 struct LayerTimes {
   double forward = 0, backward = 0, rest = 0;
-  double weights = 0;  // of the backward: the gradients of weights
+  double weights = 0;              // of the backward: the gradients of weights
+  double offload = 0, reload = 0;  // copies of what the forward saves on the device
 };
 
 /// Times of layers, and of the embedding and the loss at the ends.

@@ -157,11 +157,12 @@ Program empty_program(const StepRequest& request);
 Program build_program(const StepRequest& request);
 
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
-/// and its list of F, B, OPTIMIZER and the actions of messages, in which every microbatch passes
-/// every stage.
+/// and its list of F, B, I, W, R, OPTIMIZER and the actions of copies and messages, in which every
+/// microbatch passes every stage.
 struct RankOfPipeline {
   std::vector<StageLayers> stages;
   std::vector<Action> actions;
+  std::vector<double> shares = {};  // by action: of what F saves, what OFFLOAD moves; empty: all
 };
 /// The same for a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
 Program build_program(const StepRequest& request, const RankOfPipeline& rank);

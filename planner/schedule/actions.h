@@ -53,6 +53,11 @@ struct Action {
 /// Whether the kind occupies the rank's compute units: F, I, W, B, R, S, T.
 bool is_compute(ActionKind kind);
 
+/// Whether it is part of a copy to the host or back: OFFLOAD, RELOAD.
+inline bool is_copy(ActionKind kind) {
+  return kind == ActionKind::offload || kind == ActionKind::reload;
+}
+
 /// Whether actions of this kind belong to a microbatch: all but UNSHARD and the kinds after it.
 bool has_microbatch(ActionKind kind);
 

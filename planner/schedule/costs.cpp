@@ -103,17 +103,27 @@ ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTi
   return costs;
 }
 
-double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
-  if (!schedule.adaptive_offload) return 1;
-  Action next{ActionKind::forward, action.stage, action.microbatch, action.slice + 1};
-  if (next.slice == schedule.slices) {
-    next.slice = 0;
-    next.microbatch = std::min(action.microbatch + 1, schedule.microbatches - 1);
+std::vector<double> shares_that_forwards_hide(const Schedule& schedule,
+                                              const ScheduleCosts& costs) {
+  check_costs(schedule, costs);
+  std::vector<double> shares;
+  for (int32_t stage = 0; stage < schedule.all_stages(); ++stage) {
+    for (int32_t microbatch = 0; microbatch < schedule.microbatches; ++microbatch) {
+      for (int32_t slice = 0; slice < schedule.slices; ++slice) {
+        const Action own{ActionKind::offload, stage, microbatch, slice};
+        Action next{ActionKind::forward, stage, microbatch, slice + 1};
+        if (next.slice == schedule.slices) {
+          next.slice = 0;
+          next.microbatch = std::min(microbatch + 1, schedule.microbatches - 1);
+        }
+        const double whole =
+            costs.times_of(schedule, stage).offload * share_of(schedule, costs, own).weight;
+        const double hidden = duration_of(schedule, costs, next);
+        shares.push_back(hidden >= whole ? 1 : hidden / whole);
+      }
+    }
   }
-  const double whole =
-      costs.times_of(schedule, action.stage).offload * share_of(schedule, costs, action).weight;
-  const double hidden = duration_of(schedule, costs, next);
-  return hidden >= whole ? 1 : hidden / whole;
+  return shares;
 }
 
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
@@ -140,9 +150,9 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
     case ActionKind::vocabulary_backward:
       return t.vocabulary_backward * share.weight;
     case ActionKind::offload:
-      return t.offload * share.weight * part_offloaded(schedule, costs, action);
+      return t.offload * share.weight * schedule.offloaded_share(action);
     case ActionKind::reload:
-      return t.reload * share.weight * part_offloaded(schedule, costs, action);
+      return t.reload * share.weight * schedule.offloaded_share(action);
     default:
       return 0;  // exchanges do not occupy the rank; their dependents wait `communication`
   }

@@ -17,6 +17,16 @@ namespace longspan {
 /// enough that rounding a share is negligible, few enough that sums are exact.
 inline constexpr int64_t kMicrobatchUnits = 10000;
 
+/// Speeds of what a rank does at the same time, 1 if alone.
+struct CopySpeeds {
+  double compute = 1;       ///< of its computation during a copy
+  double compute_both = 1;  ///< of its computation during copies both ways
+  double copy = 1;          ///< of a copy during computation
+  double copy_both = 1;     ///< of copies both ways during computation
+  double both_alone = 1;    ///< of copies both ways without computation
+  bool operator==(const CopySpeeds&) const = default;
+};
+
 /// Times of one microbatch on one stage.
 struct StageTimes {
   double forward = 1;
@@ -62,9 +72,10 @@ struct ScheduleCosts {
   int32_t ranks_per_channel = 1;  ///< neighbouring ranks that share a copy channel to their host
   bool both_ways = false;         ///< a channel offloads and reloads at the same time
   /// If ranks are shares of one machine: how many times as fast as its times a rank computes while
-  /// k ranks compute, at k - 1. Empty: ranks do not share. Then no action may run as one with
-  /// another, or copy.
+  /// k ranks compute, at k - 1. Empty: ranks do not share. Otherwise no action may run as one with
+  /// another.
   std::vector<double> speeds;
+  CopySpeeds copy_speeds;
 
   const StageTimes& times_of(const Schedule& schedule, int32_t stage) const;
   const StageMemory& memory_of(const Schedule& schedule, int32_t stage) const;
@@ -92,10 +103,10 @@ ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTi
 /// How long `action` takes alone. REQUIRES: costs that check_costs() accepts.
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
 
-/// The share of StageMemory::offloaded that OFFLOAD moves, 0 to 1. It is 1, or with
-/// Schedule::adaptive_offload min(1, F of the next slice / OFFLOAD of all of this one), the rule of
-/// SPPO (arXiv 2503.10377).
-double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action);
+/// Schedule::offloaded_shares of slices that offload as much as the forward of the next slice
+/// hides: min(1, F of the next slice / OFFLOAD of all of this one), the rule of SPPO (arXiv
+/// 2503.10377). Throws as check_costs().
+std::vector<double> shares_that_forwards_hide(const Schedule& schedule, const ScheduleCosts& costs);
 
 /// The share of `whole` of the action's slice. Slices add up exactly; an action divided among ranks
 /// is rounded up for each.

@@ -234,7 +234,7 @@ TEST_CASE("max-seq: schedules that split the backward fit, and what plan refuses
     const json longest = longspan_json(ask({"--schedule", schedule}));
     CHECK(longest.at("results").back().at("sequence_tokens") >= 128 * 1024);
   }
-  check_refused(longspan(ask({"--schedule", "sppo"})), 2, {"--schedule"});
+  check_refused(longspan(ask({"--schedule", "sppo-msp"})), 2, {"--schedule"});
   check_refused(longspan({"max-seq", "--model", "llama-3.1-8b", "--hw", "8xh100-80g",
                           "--micro-batches", "3", "--schedule", "dualpipe-v"}),
                 2, {"takes 3 microbatches"});

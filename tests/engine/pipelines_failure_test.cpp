@@ -98,6 +98,7 @@ StepCase random_pipeline(uint64_t seed) {
     Strategy& s = step.strategy;
     s.chunk_tokens = pick(2) == 0 ? 4 : 8;
     s.block_tokens = 8;
+    step.copy_units = static_cast<double>(1 + pick(3));
     if (pick(2) == 0) s.qkv.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
     if (pick(2) == 0) s.layer_input.where = Saved::host;
     if (pick(3) == 0) {

@@ -72,6 +72,7 @@ Program program_of(const StepCase& step, int rank) {
   wanted.virtual_stages = static_cast<int32_t>(pipeline.virtual_stages);
   wanted.microbatches = static_cast<int32_t>(step.microbatches);
   wanted.slices = static_cast<int32_t>(pipeline.slices);
+  wanted.costs.times[0].offload = wanted.costs.times[0].reload = step.copy_units;
   const Schedule schedule = make_schedule(schedule_family(pipeline.schedule), wanted);
   return program_of_rank(request, schedule, rank);
 }

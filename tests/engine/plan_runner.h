@@ -24,6 +24,7 @@ struct StepCase {
   Strategy strategy;
   int64_t sequence = 0;
   int64_t microbatches = 1;
+  double copy_units = 1;         // time of a copy of a microbatch, in forwards; for adaptive copies
   bool splits_backward = false;  // of one stage: all gradients of weights after all of inputs
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens

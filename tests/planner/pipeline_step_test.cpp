@@ -370,9 +370,51 @@ TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
   CHECK(cut.ranks[0].busy_seconds == Approx(cut.ranks[3].busy_seconds).epsilon(0.01));
 }
 
-TEST_CASE("what splits the backward does not recompute") {
-  CHECK_THROWS_WITH(exact_step(small_request(4, "zb-h1", 1, 8)),
-                    Catch::Matchers::Contains("nothing may be recomputed"));
+TEST_CASE("a split backward recomputes, too, and its memory is laid out") {
+  // The checkpoint preset recomputes all but inputs of layers.
+  const StepRequest again = small_request(4, "zb-h1", 1, 8);
+  StepRequest kept = again;
+  Strategy& s = kept.strategy;
+  for (SavedPolicy* policy : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    *policy = {Saved::keep, 1};
+  }
+  const PipelineStep less = exact_step(again), more = exact_step(kept);
+  // The first rank does gradients of weights at once.
+  CHECK(less.ranks[0].peak_bytes[0] < more.ranks[0].peak_bytes[0]);
+  CHECK(less.backward_seconds > more.backward_seconds + 0.5 * more.forward_seconds);
+  CHECK(memory_alone(again, RankMemory::laid_out) == less.whole.peak_bytes);
+}
+
+TEST_CASE("sums of schedules that offload or recompute are near their layouts") {
+  struct Case {
+    const char* schedule;
+    int64_t virtual_stages, slices;
+  };
+  for (const Case& c : {Case{"po-h", 4, 1}, Case{"po-f", 4, 1}, Case{"chronos-recomp", 4, 1},
+                        Case{"sppo", 1, 4}, Case{"chunkflow", 1, 4}}) {
+    INFO(c.schedule);
+    StepRequest request = small_request(4, c.schedule, c.virtual_stages, 8);
+    request.model.layers = 16;
+    request.strategy =
+        make_preset("baseline", request.model, request.sequence, 0, request.strategy.parallel);
+    request.strategy.parallel.pipeline.slices = c.slices;
+    request.strategy.chunk_tokens = request.strategy.block_tokens = request.sequence / c.slices;
+    request.strategy.loss_tile = 1024;
+    validate(request.strategy, request.model, request.sequence, "test");
+    const PipelineStep exact = exact_step(request), summed = summed_step(request);
+    CHECK(exact.whole.step_seconds == summed.whole.step_seconds);
+    for (size_t rank = 0; rank < exact.ranks.size(); ++rank) {
+      const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
+                           static_cast<double>(exact.ranks[rank].peak_bytes[0]);
+      INFO("rank " << rank << ": " << ratio << ", host " << exact.ranks[rank].peak_bytes[1]
+                   << " of " << summed.ranks[rank].peak_bytes[1]);
+      CHECK(ratio > 0.85);
+      CHECK(ratio < 1.15);
+      // Memory on the host is free as soon as a copy ends there, in a sum.
+      CHECK(summed.ranks[rank].peak_bytes[1] <= exact.ranks[rank].peak_bytes[1]);
+      CHECK(2 * summed.ranks[rank].peak_bytes[1] >= exact.ranks[rank].peak_bytes[1] - (1 << 20));
+    }
+  }
 }
 
 }  // namespace longspan

@@ -7,7 +7,6 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
-  if (passes_again() && slice_ + 1 < slices_) pass_forward();
   if (!defers_weights_) count_backward();
   if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "planner/program/lowering/lowering.h"
 
@@ -12,8 +13,13 @@ Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
 }
 
 Saved StepLowering::saved_input(int layer) const {
-  const Saved where = saved(s_.layer_input, layer);
-  return saves_ && where == Saved::recompute ? block_between_uses() : where;
+  if (saves_) {
+    const Saved where = saved(s_.layer_input, layer);
+    return where == Saved::recompute ? block_between_uses() : where;
+  }
+  // A pass that is repeated leaves the stage's input, if that is not the embedding's output.
+  const bool is_input = layer == stage_->first && !stage_->boundary.has_embedding;
+  return is_input ? block_between_uses() : Saved::recompute;
 }
 
 BufferId StepLowering::load_tokens(int block) {
@@ -39,36 +45,52 @@ void StepLowering::forward() {
   } else {
     restore_in_flight();
   }
-  if (passes_again() && slice_ + 1 < slices_) {
-    pass_without_saving();
-  } else {
-    pass_forward();
-  }
-  save_in_flight();
-}
-
-void StepLowering::pass_without_saving() {
-  saves_ = false;
-  residual_.assign(blocks_, {});
-  embedding();
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
-  for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
-  saves_ = true;
-}
-
-void StepLowering::pass_forward() {
+  const bool again = passes_again_.contains({stage_->stage, microbatch_, slice_});
   residual_.assign(blocks_, {});
   if (stage_->boundary.has_embedding) {
     embedding();
   } else {
     take(Tensor::x, residual_);
   }
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  saves_ = !again;
+  pass_layers();
+  saves_ = true;
+  if (!stage_->boundary.has_loss) {
+    pass(Tensor::x, residual_);
+  } else if (again) {
+    drop_residual();
+  } else {
+    loss_stage();
+  }
+  save_in_flight();
+}
+
+void StepLowering::recompute() {
+  restore_in_flight();
+  residual_.assign(blocks_, {});
+  if (stage_->boundary.has_embedding) {
+    embedding();
+  } else {
+    std::vector<Parked>& input = saved_[stage_->first].x;
+    for (int block = first_block(); block < end_block(); ++block) {
+      residual_[block] = std::exchange(input[block], {});
+    }
+  }
+  pass_layers();
   if (stage_->boundary.has_loss) {
     loss_stage();
   } else {
-    pass(Tensor::x, residual_);
+    drop_residual();
   }
+  save_in_flight();
+}
+
+void StepLowering::pass_layers() {
+  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+}
+
+void StepLowering::drop_residual() {
+  for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
 }
 
 void StepLowering::embedding() {

@@ -146,6 +146,7 @@ class ArenaWalk final : public LifetimeWatcher {
 RankOfPipeline whole_model(const StepRequest& request) {
   RankOfPipeline rank{{{0, 0, static_cast<int>(request.model.layers), request.boundary}}, {}};
   const auto slices = static_cast<int32_t>(request.strategy.parallel.pipeline.slices);
+  const bool again = request.strategy.layer_input.where == Saved::recompute;
   // Without an end, the neighbour's part passes in messages.
   const bool before = !request.boundary.has_embedding, after = !request.boundary.has_loss;
   for (const Action& action : single_stage_schedule(request.microbatches, slices)) {
@@ -158,6 +159,8 @@ RankOfPipeline whole_model(const StepRequest& request) {
     if (forward && before) add(ActionKind::recv_forward);
     if (backward && after) add(ActionKind::recv_backward);
     if (backward && after) add(ActionKind::wait_send_forward);
+    // The last slice's backward follows its only forward.
+    if (backward && again && action.slice + 1 < slices) add(ActionKind::recompute);
     add(action.kind);
     if (forward && after) add(ActionKind::send_forward);
     if (backward && before) add(ActionKind::send_backward);

@@ -3,11 +3,13 @@
 // StepLowering walks the actions of the schedule and, in each, layers, blocks and chunks, and emits
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
-// backward in two actions; exchange.cpp, ring.cpp and tensor.cpp distribute it over ranks;
-// groups.cpp and ring.cpp are alternative orders of attention.
+// backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
+// ring.cpp and tensor.cpp distribute it over ranks; groups.cpp and ring.cpp are alternative orders
+// of attention.
 #pragma once
 
 #include <array>
+#include <set>
 #include <vector>
 
 #include "planner/program/builder.h"
@@ -46,6 +48,14 @@ struct InFlight {
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
   std::vector<LayerForWeights> for_weights;
+};
+
+/// What OFFLOAD has moved of a slice on a stage, until RELOAD: the tensors on the device until the
+/// list waits for the copies, and on the host.
+struct Away {
+  int32_t stage = 0;
+  int microbatch = 0, slice = 0;
+  std::vector<BufferId> device = {}, host = {};
 };
 
 /// A residual (x) or its gradient (dx) between two stages: what `stage` has received and not used,
@@ -108,10 +118,11 @@ class StepLowering {
   // --- forward.cpp
   void begin_microbatch();
   void forward();
-  /// From the stage's input through all layers, and to the loss or the next stage.
-  void pass_forward();
-  /// The same for a slice that passes again before its backward: it leaves nothing but K,V.
-  void pass_without_saving();
+  /// The forward again, from the stage's input, which its first pass has kept. The first pass saves
+  /// nothing else but K,V of slices; it passes the stage's result on, and the loss is the second's.
+  void recompute();
+  void pass_layers();
+  void drop_residual();
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
@@ -159,6 +170,17 @@ class StepLowering {
   /// backward.
   void save_in_flight();
   void restore_in_flight();
+
+  // --- offload.cpp
+  /// Copies `share` of the bytes that the slice's forward has saved on the device to the host.
+  void offload(double share);
+  /// Frees the memory of these copies on the device.
+  void await_offload();
+  /// Copies them back.
+  void reload();
+  /// All that the slice's forward has saved on the stage and OFFLOAD may move, in forward order.
+  std::vector<Parked*> saved_of_slice();
+  std::vector<Away>::iterator find_away();
 
   // --- backward.cpp
   void backward();
@@ -331,9 +353,6 @@ class StepLowering {
   Saved saved(const SavedPolicy& policy, int layer) const;
   /// The same of a layer's input. Recomputed ones are there once their slice passes again.
   Saved saved_input(int layer) const;
-  /// Whether slices pass forward again before their backward, as inputs of layers are not saved.
-  /// The last slice does not, as its backward follows its forward.
-  bool passes_again() const { return s_.layer_input.where == Saved::recompute; }
   int block_of(int chunk) const { return chunk / chunks_per_block_; }
   BufferId device(Tensor tensor, int layer, int index) {
     return builder_.create(tensor, Tier::device, layer, index);
@@ -402,6 +421,8 @@ class StepLowering {
   bool saves_ = true;                           // the current pass saves tensors for the backward
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
+  std::vector<Away> away_;
+  std::set<std::array<int, 3>> passes_again_;  // stages, microbatches and slices of actions R
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;

@@ -35,6 +35,10 @@ void StepLowering::run() {
   create_states();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   program_.actions = rank_.actions;
+  for (const Action& action : rank_.actions) {
+    if (action.kind != ActionKind::recompute) continue;
+    passes_again_.insert({action.stage, action.microbatch, action.slice});
+  }
   int number = 0;
   for (const Action& action : rank_.actions) {
     builder_.set_action(number++);
@@ -49,6 +53,18 @@ void StepLowering::run() {
         break;
       case ActionKind::backward_weight:
         backward_weight();
+        break;
+      case ActionKind::recompute:
+        recompute();
+        break;
+      case ActionKind::offload:
+        offload(rank_.shares.empty() ? 1 : rank_.shares[static_cast<size_t>(number) - 1]);
+        break;
+      case ActionKind::await_offload:
+        await_offload();
+        break;
+      case ActionKind::reload:
+        reload();
         break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
@@ -72,8 +88,9 @@ void StepLowering::run() {
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; F, B, I, W and OPTIMIZER can",
-                        to_string(action));
+        throw bad_input(
+            "{} in the schedule cannot be lowered yet; F, B, I, W, R, copies and OPTIMIZER can",
+            to_string(action));
     }
   }
   builder_.finish();
