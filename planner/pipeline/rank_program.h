@@ -8,6 +8,10 @@
 // message. A RECV waits for a SEND of an earlier time. A WAIT_SEND waits for a RECV of the same or
 // an earlier time, and of that time only RECVs precede it. So all that an op waits for is earlier,
 // and because ranks run their lists in order, that holds however long anything really takes.
+//
+// Where ranks share attention (planner/schedule/attention_shares.h), the time of an action is that
+// of its meeting, and all of them go through their layers together: within a layer what is waited
+// for is of an earlier phase (planner/program/lowering/shared_attention.cpp).
 #pragma once
 
 #include <vector>

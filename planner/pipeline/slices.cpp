@@ -44,27 +44,28 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
                    token_cost_of(request.model, request.sequence),
                    1 + recomputed_share(request.strategy), 2.5 + attention_again(request.strategy));
   if (ranks_that_share(p) == 0) return shares;
-  // Except for attention, equal slices are equal, so whole shares can be averaged.
-  for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
-    std::vector<double> by_slice;
-    for (const SliceShare& share : shares) by_slice.push_back(share.*part);
-    by_slice = means_of_windows(by_slice, p.stages);
-    for (size_t j = 0; j < shares.size(); ++j) shares[j].*part = by_slice[j];
+  // Except for attention, equal slices are equal, so one with as many keys has the same share.
+  std::vector<SliceShare> by_rank;
+  for (const SharedSlice& own : shared_slices(p.slices, p.stages)) {
+    by_rank.push_back(shares[static_cast<size_t>(own.rectangles)]);
   }
-  return shares;
+  return by_rank;
 }
 
 double EarlierSlices::all_forward() const {
-  return std::accumulate(forward.begin(), forward.end(), 0.0);
+  return std::accumulate(forward.begin(), forward.end(), 0.0) / static_cast<double>(ranks);
 }
 double EarlierSlices::all_backward() const {
-  return std::accumulate(backward.begin(), backward.end(), 0.0);
+  return std::accumulate(backward.begin(), backward.end(), 0.0) / static_cast<double>(ranks);
+}
+double EarlierSlices::all_again() const {
+  return std::accumulate(again.begin(), again.end(), 0.0) / static_cast<double>(ranks);
 }
 
 EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
                              const CostModel& cost) {
   const std::vector<double> none(chunks.size(), 0);
-  if (chunks.size() == 1 || !slice.model.attention) return {none, none};
+  if (chunks.size() == 1 || !slice.model.attention) return {none, none, none, 1};
   const Program program = empty_program(slice);
   const auto of_mean = static_cast<size_t>(program.lengths.chunks());
   EarlierSlices earlier;
@@ -86,6 +87,7 @@ EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t
       next += own;
     }
   }
+  earlier.again = earlier.forward;
   return earlier;
 }
 

@@ -17,6 +17,11 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
 /// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
 
+/// Whether no layer keeps attention's output.
+inline bool recomputes_all_attention(const Strategy& strategy) {
+  return strategy.attention_out == SavedPolicy{Saved::recompute, 1};
+}
+
 /// Bytes, with arena alignment, that a layer keeps from the gradients of its inputs to those of its
 /// weights, on all tiers together.
 int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths, const TensorBytes& bytes);
