@@ -102,13 +102,19 @@ EarlierSlices exchanged(const EarlierSlices& earlier, const StepRequest& slice, 
     shared.forward.push_back(earlier.forward[most] + (adds ? of_forward : 0));
     shared.backward.push_back(earlier.backward[most] + (adds ? of_backward : 0));
   }
-  shared.again = shared.forward;
-  if (!recomputes_all_attention(slice.strategy)) {
-    shared.again.clear();
+  const auto add_own = [&](const std::vector<double>& own, std::vector<double>& by_rank) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      shared.again.insert(shared.again.end(), earlier.again.begin(), earlier.again.end());
+      by_rank.insert(by_rank.end(), own.begin(), own.end());
     }
+  };
+  if (recomputes_all_attention(slice.strategy)) {
+    shared.again = shared.forward;
+  } else {
+    add_own(earlier.again, shared.again);
   }
+  add_own(earlier.forward, shared.forward);
+  add_own(earlier.backward, shared.backward);
+  add_own(earlier.again, shared.again);
   return shared;
 }
 

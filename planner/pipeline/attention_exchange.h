@@ -2,9 +2,8 @@
 // Internal to planner/pipeline.
 //
 // In a meeting p ranks process p consecutive slices, in forward and backward: when the first rank
-// is at slice k, rank r is at slice k - r (mod n). That is a window; there are n. What is assumed
-// of it is what the engine runs, except that at the first and last p-1 meetings of a step fewer
-// ranks meet, and share less.
+// is at slice k, rank r is at slice k - r (mod n). That is a window; there are n. At the first
+// and last p-1 meetings of a step fewer ranks meet, and do their own work.
 //
 // Ranks that give or take in a window wait for each other, so attention takes them as long as the
 // one of them that has most after sharing. Others have their own. Messages are not hidden: a lot
@@ -31,8 +30,8 @@ struct SharedSlice {
 /// By rank and slice: rank r at slice j is at r * slices + j. REQUIRES: ranks divides slices.
 std::vector<SharedSlice> shared_slices(int64_t slices, int64_t ranks);
 
-/// `earlier` of slices, by rank and slice, with the exchanges. `slice`: the request of one slice,
-/// without the pipeline.
+/// `earlier` of slices, by rank and slice, with the exchanges, and then without sharing. `slice`:
+/// the request of one slice, without the pipeline.
 EarlierSlices exchanged(const EarlierSlices& earlier, const StepRequest& slice, int64_t ranks,
                         const CostModel& cost);
 

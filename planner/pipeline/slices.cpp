@@ -49,23 +49,26 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
   for (const SharedSlice& own : shared_slices(p.slices, p.stages)) {
     by_rank.push_back(shares[static_cast<size_t>(own.rectangles)]);
   }
+  for (int64_t rank = 0; rank < p.stages; ++rank) {
+    by_rank.insert(by_rank.end(), shares.begin(), shares.end());
+  }
   return by_rank;
 }
 
-double EarlierSlices::all_forward() const {
-  return std::accumulate(forward.begin(), forward.end(), 0.0) / static_cast<double>(ranks);
-}
-double EarlierSlices::all_backward() const {
-  return std::accumulate(backward.begin(), backward.end(), 0.0) / static_cast<double>(ranks);
-}
-double EarlierSlices::all_again() const {
-  return std::accumulate(again.begin(), again.end(), 0.0) / static_cast<double>(ranks);
+double EarlierSlices::all_forward() const { return all(forward); }
+double EarlierSlices::all_backward() const { return all(backward); }
+double EarlierSlices::all_again() const { return all(again); }
+double EarlierSlices::all(const std::vector<double>& seconds) const {
+  if (ranks == 0) return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const auto meeting = static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  return std::accumulate(seconds.begin(), seconds.begin() + meeting, 0.0) /
+         static_cast<double>(ranks);
 }
 
 EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
                              const CostModel& cost) {
   const std::vector<double> none(chunks.size(), 0);
-  if (chunks.size() == 1 || !slice.model.attention) return {none, none, none, 1};
+  if (chunks.size() == 1 || !slice.model.attention) return {none, none, none, 0};
   const Program program = empty_program(slice);
   const auto of_mean = static_cast<size_t>(program.lengths.chunks());
   EarlierSlices earlier;

@@ -64,8 +64,7 @@ double weight_seconds(const StepRequest& slice, const CostModel& cost) {
   return sum;
 }
 
-// The slices' parts of a microbatch, over all layers of the model; by rank and slice if ranks share
-// attention.
+// The slices' parts of a microbatch, over all layers of the model: ScheduleCosts::shares.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
   const std::vector<int64_t>& tokens = programs.slice_tokens();
@@ -73,8 +72,8 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
   const auto all = static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}));
   const auto part_of = [&](size_t slice) { return static_cast<double>(tokens[slice]) / all; };
   const double again = attention_again(programs.slice(0).strategy);
-  const auto ranks = static_cast<size_t>(earlier.front().ranks);
-  std::vector<double> forward(ranks * slices, 0), input(ranks * slices, 0);
+  const size_t count = earlier.front().forward.size();  // as many for each kind
+  std::vector<double> forward(count, 0), input(count, 0);
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.all_layers(kind));
@@ -89,10 +88,7 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
       input[j] += part * (middle.backward - weight) + layers * (e.backward[j] + again * e.again[j]);
     }
   }
-  const auto mean = [&](const std::vector<double>& seconds) {
-    return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(ranks);
-  };
-  const double all_forward = mean(forward), all_input = mean(input);
+  const double all_forward = earlier.front().all(forward), all_input = earlier.front().all(input);
   std::vector<SliceShare> shares;
   for (size_t j = 0; j < forward.size(); ++j) {
     const size_t slice = j % slices;

@@ -68,6 +68,19 @@ std::vector<std::vector<double>> meeting_times(const Schedule& schedule) {
   return times;
 }
 
+bool meets_few(const Schedule& schedule, const Action& action, int32_t ranks) {
+  // The slice that a first rank would be at that goes on beyond the sequence, either way.
+  const int32_t of_first = action.slice + action.stage % ranks;
+  const bool forward = action.kind == ActionKind::forward;
+  const bool in_first_chunk = action.stage < ranks;
+  const bool in_last_chunk = action.stage >= schedule.stages - ranks;
+  const bool begins = action.microbatch == 0 && (forward ? in_first_chunk : in_last_chunk);
+  const bool ends =
+      action.microbatch == schedule.microbatches - 1 && (forward ? in_last_chunk : in_first_chunk);
+  const bool before = of_first <= ranks - 2, after = of_first >= schedule.slices;
+  return forward ? (begins && before) || (ends && after) : (begins && after) || (ends && before);
+}
+
 std::vector<AttentionShare> attention_shares(const Schedule& schedule) {
   struct Member {
     int32_t rank;
@@ -84,6 +97,7 @@ std::vector<AttentionShare> attention_shares(const Schedule& schedule) {
   }
   std::vector<AttentionShare> shares;
   for (const auto& [time, members] : meetings) {
+    if (members.size() < schedule.ranks.size()) continue;
     std::vector<int32_t> rectangles;
     for (const Member& member : members) rectangles.push_back(member.action.slice);
     for (const AttentionLot& lot : evened_out(rectangles)) {

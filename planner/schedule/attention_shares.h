@@ -51,7 +51,12 @@ struct AttentionShare {
 /// actions than F and B is that of the one before. REQUIRES: the order of slimpipe().
 std::vector<std::vector<double>> meeting_times(const Schedule& schedule);
 
-/// All lots of a schedule, meeting by meeting. REQUIRES: the order of slimpipe().
+/// Whether an action is in one of the first or last p-1 meetings of forwards or backwards, at which
+/// not all ranks are there. REQUIRES: an F, B or I of slimpipe() on `ranks`.
+bool meets_few(const Schedule& schedule, const Action& action, int32_t ranks);
+
+/// All lots of a schedule, meeting by meeting. Where not all ranks meet there are none. REQUIRES:
+/// the order of slimpipe().
 std::vector<AttentionShare> attention_shares(const Schedule& schedule);
 
 }  // namespace longspan

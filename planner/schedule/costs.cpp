@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "planner/schedule/attention_shares.h"
 
 namespace longspan {
 namespace {
@@ -16,7 +17,9 @@ const T& by_stage(const std::vector<T>& table, const Schedule& schedule, int32_t
 size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const auto slices = static_cast<size_t>(schedule.slices);
   if (costs.sharing_ranks > 0) {
-    return action.slice + slices * static_cast<size_t>(action.stage % costs.sharing_ranks);
+    const int32_t ranks = costs.sharing_ranks;
+    const int32_t row = action.stage % ranks + (meets_few(schedule, action, ranks) ? ranks : 0);
+    return action.slice + slices * static_cast<size_t>(row);
   }
   return action.slice + (costs.shares.size() == slices ? 0 : slices * action.microbatch);
 }
@@ -177,7 +180,7 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (!costs.shares.empty()) {
     const bool by_rank = costs.sharing_ranks > 0;
-    const int64_t rows = by_rank ? costs.sharing_ranks : schedule.microbatches;
+    const int64_t rows = by_rank ? 2 * int64_t{costs.sharing_ranks} : schedule.microbatches;
     check_count(costs.shares.size(), by_rank ? rows * schedule.slices : schedule.slices,
                 rows * schedule.slices, "slices");
   }

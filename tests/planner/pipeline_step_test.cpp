@@ -361,7 +361,7 @@ TEST_CASE("SlimPipe's ranks wait less, and what they lend each other takes as lo
   slice.sequence /= 4;
   slice.strategy.parallel.pipeline = {};
   const CostModel cost(load_hardware("8xh100-80g"), slice.dtype);
-  const EarlierSlices earlier{{0, 1, 2, 3}, {0, 10, 20, 30}, {0, 1, 2, 3}, 1};
+  const EarlierSlices earlier{{0, 1, 2, 3}, {0, 10, 20, 30}, {0, 1, 2, 3}, 0};
   const EarlierSlices shared = exchanged(earlier, slice, 4, cost);
   const auto seconds = [&](double of_token) {
     const double bytes = of_token * 32768;
@@ -378,6 +378,8 @@ TEST_CASE("SlimPipe's ranks wait less, and what they lend each other takes as lo
       CHECK(shared.forward[4 * rank + j] == Approx(rectangles + (shares ? forward : 0)));
       CHECK(shared.backward[4 * rank + j] == Approx(10 * rectangles + (shares ? backward : 0)));
       CHECK(shared.again[4 * rank + j] == shared.forward[4 * rank + j]);
+      CHECK(shared.forward[16 + 4 * rank + j] == earlier.forward[j]);
+      CHECK(shared.backward[16 + 4 * rank + j] == earlier.backward[j]);
     }
   }
   CHECK(shared.all_forward() == Approx(7 + 2 * forward));

@@ -83,8 +83,12 @@ TEST_CASE(
     }
     int32_t whole = 0;
     for (const auto& [time, actions] : meetings) {
-      for (const Action& action : actions) CHECK(action.kind == actions.front().kind);
-      whole += static_cast<int32_t>(actions.size()) == asked.ranks;
+      const bool all_meet = static_cast<int32_t>(actions.size()) == asked.ranks;
+      for (const Action& action : actions) {
+        CHECK(action.kind == actions.front().kind);
+        CHECK(meets_few(schedule, action, asked.ranks) == !all_meet);
+      }
+      whole += all_meet ? 1 : 0;
     }
     const int32_t passes = 2 * asked.microbatches * asked.slices * asked.virtual_stages;
     CHECK(whole == passes - 2 * (asked.ranks - 1));
