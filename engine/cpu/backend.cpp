@@ -28,6 +28,10 @@ struct Blocks {
                          float* /*o_sum: o is float*/, HeadRows rows) {
     cpu::attention_forward(attention, q, k, v, q0, nq, k0, nk, first, o, lse, workspace, rows);
   }
+  void merge_outputs(const float* part, const float* part_lse, int64_t n, float* o, float* lse,
+                     float* /*o_sum: o is float*/, HeadRows rows) {
+    cpu::merge_outputs(attention, part, part_lse, n, o, lse, rows);
+  }
   void out_forward(auto... args) { cpu::out_forward(layer, args...); }
   void mlp_forward(auto... args) { cpu::mlp_forward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }

@@ -106,6 +106,10 @@ void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const f
 void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
                        float* lse, float* workspace, HeadRows rows = {});
+/// Merges part[n,A], the output of the same queries for other keys, and part_lse[n,H], with rows as
+/// far apart as those of lse, into o and lse in the same form.
+void merge_outputs(const BlockContext&, const float* part, const float* part_lse, int64_t n,
+                   float* o, float* lse, HeadRows rows = {});
 /// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H].
 /// dq[nq,A], dk[nk,G], dv[nk,G] are written if their first_ flag is set, otherwise +=.
 void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,

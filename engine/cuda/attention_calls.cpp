@@ -55,6 +55,8 @@ class Recorder {
   template <class... A>
   void qkv_backward_weight(A&&...) {}
   template <class... A>
+  void merge_outputs(A&&...) {}
+  template <class... A>
   void out_forward(A&&...) {}
   template <class... A>
   void out_backward(A&&...) {}

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/activation.h"
+#include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/loss.h"
 #include "engine/cuda/kernels/rows.h"
@@ -315,6 +316,15 @@ void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* 
   cuda::attention_backward<T>(queue_, {rectangle(step_.attention(), q0, nq, k0, nk, rows), q, k, v,
                                        d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
                                        reinterpret_cast<std::byte*>(workspace), deterministic_});
+}
+
+template <class T>
+void Blocks<T>::merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
+                              float* o_sum, HeadRows rows) {
+  const ModelSpec& m = step_.attention();
+  const HeadRows strides = rows.of(m);
+  cuda::merge_outputs<T>(queue_, part, part_lse, n, m.heads, m.head_dim, o_sum, o, strides.o, lse,
+                         strides.lse);
 }
 
 // --- output projection, residual ---

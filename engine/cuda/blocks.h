@@ -44,6 +44,8 @@ class Blocks {
                           const float* delta, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
                           bool first_dq, float* dq, bool first_dkv, float* dk, float* dv,
                           T* workspace, HeadRows rows);
+  void merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
+                     float* o_sum, HeadRows rows);
   void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);
   void out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
                     float* unit_gradient, bool partial);

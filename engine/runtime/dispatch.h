@@ -118,6 +118,13 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                                b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")});
       return true;
     }
+    case OpKind::merge_outputs: {
+      const BoundOp<OpKind::merge_outputs> b(p, op, pointers);
+      blocks.merge_outputs(b.heads<F>("part"), b.heads<F>("part_lse"), chunk, b.heads<E>("o"),
+                           b.heads<F>("lse"), b.heads<F>("o_sum"),
+                           HeadRows{b.row<E>("o"), b.row<F>("lse")});
+      return true;
+    }
     case OpKind::out_forward: {
       const BoundOp<OpKind::out_forward> b(p, op, pointers);
       blocks.out_forward(b.whole<E>("params"), b.whole<E>("x"), b.whole<E>("o"), block,

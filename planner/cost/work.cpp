@@ -94,6 +94,16 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   }
 }
 
+// An output is read once more, and so is the part that is merged into it; if the sum is a float
+// one, both are, and the result is written narrow too.
+void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
+  const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
+  add.tiles(p.lengths.chunk, 0);
+  for (int i = 0; i < (shape.into_sum ? 2 : 1); ++i) {
+    add.elementwise(Kernel::add, p.lengths.chunk, width);
+  }
+}
+
 // Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
 // source.
 double exchanged_row_bytes(const Program& p, const OpShape& shape) {
@@ -167,9 +177,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const GroupHeads heads = group_heads(m, p.lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
   const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
-  const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
+  // All chunks of a slice's keys or values, or of their gradients, are one buffer.
+  const int64_t units = std::max<int64_t>(1, shape.kv_chunks);
+  const auto unit_bytes = [&] { return static_cast<double>(units * p.bytes[shape.tensor]); };
   const auto unit_count = [&] {  // float32 elements of a gradient or state unit
-    return std::max<int64_t>(1, p.bytes[shape.tensor] / 4);
+    return std::max<int64_t>(1, units * p.bytes[shape.tensor] / 4);
   };
 
   switch (shape.kind) {
@@ -291,6 +303,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::attention_forward:
     case OpKind::attention_backward:
       attention(p, shape, add);
+      break;
+    case OpKind::merge_outputs:
+      merge_outputs(p, shape, add);
       break;
     case OpKind::out_forward:
       add.tiles(block, 0);

@@ -79,6 +79,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
+    wanted.costs.sharing_ranks = ranks_that_share(p);
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
@@ -110,7 +111,9 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
       order.at_moments = held_in_lists(schedule, layers);
     } else if (order.sliced_layout) {
       std::vector<int64_t> tokens;
-      for (const SliceShare& share : wanted.costs.shares) tokens.push_back(share.tokens);
+      for (int64_t slice = 0; slice < p.slices; ++slice) {
+        tokens.push_back(wanted.costs.shares[static_cast<size_t>(slice)].tokens);
+      }
       order.at_moments = held_in_sliced_lists(schedule, layers, tokens);
     } else {
       order.at_moments.held.fill(cut ? order.held : held_on(first));

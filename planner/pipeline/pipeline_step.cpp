@@ -208,6 +208,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
   ScheduleCosts costs;
   costs.memory = memory_of_stages(programs, kept, memory.parts_for_weights(), memory.parts());
   costs.shares = pipeline_shares(request);
+  costs.sharing_ranks = ranks_that_share(p);
   const ScheduleTiming timing = simulate(schedule, costs);
   const RanksShares shares(programs, schedule);
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
@@ -271,7 +272,7 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
         return false;
     }
   };
-  return request.model.uniform() && ranks_that_share(p) == 0 &&
+  return request.model.uniform() &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });

@@ -92,7 +92,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 
 /// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
 /// layers are alike, and the lists consist of F, B, R and copies to the host, of whole sequences or
-/// of slices that no ranks share; or also of I and W, of whole sequences and all heads at once.
+/// of slices; or also of I and W, of whole sequences and all heads at once.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.

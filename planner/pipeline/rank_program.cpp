@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "planner/pipeline/slices.h"
+#include "planner/schedule/attention_shares.h"
 #include "planner/schedule/timing.h"
 
 namespace longspan {
@@ -27,19 +29,31 @@ ScheduleCosts costs_of_order() {
 
 constexpr double kEnd = std::numeric_limits<double>::infinity();
 
+// The times at which actions start if each takes one unit: as soon as they can or, if ranks share
+// attention, at their meetings.
+std::vector<double> starts_of(const Schedule& schedule, const LinkedActions& linked,
+                              bool shares_attention) {
+  if (!shares_attention) return simulate(schedule, linked, costs_of_order()).starts;
+  std::vector<double> starts;
+  for (const std::vector<double>& of_rank : meeting_times(schedule)) {
+    starts.insert(starts.end(), of_rank.begin(), of_rank.end());
+  }
+  return starts;
+}
+
 // The lists of all ranks with their messages.
 class WithMessages {
  public:
-  explicit WithMessages(const Schedule& schedule)
+  WithMessages(const Schedule& schedule, bool shares_attention)
       : schedule_(without_pairs(schedule)),
         meshes_(schedule.ranks_of_stages()),
         linked_(link(schedule_)),
-        timing_(simulate(schedule_, linked_, costs_of_order())),
+        action_starts_(starts_of(schedule_, linked_, shares_attention)),
         starts_(2 * static_cast<size_t>(schedule.all_stages()) *
                 static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
     for (size_t i = 0; i < linked_.actions.size(); ++i) {
       const Action& action = linked_.actions[i];
-      if (passes_on(action)) starts_[index_of(action)] = timing_.starts[i];
+      if (passes_on(action)) starts_[index_of(action)] = action_starts_[i];
     }
   }
 
@@ -68,7 +82,7 @@ class WithMessages {
         result.push_back(named(action, ActionKind::recv_forward, ActionKind::recv_backward));
       }
       if (action.kind == ActionKind::optimizer) wait_until(kEnd);
-      if (is_compute(action.kind)) wait_until(timing_.starts[first + i]);
+      if (is_compute(action.kind)) wait_until(action_starts_[first + i]);
       result.push_back(action);
       if (const std::optional<Action> receiver = neighbour(action, 1)) {
         result.push_back(named(action, ActionKind::send_forward, ActionKind::send_backward));
@@ -120,9 +134,24 @@ class WithMessages {
   Schedule schedule_;
   std::vector<int32_t> meshes_;  // by stage
   LinkedActions linked_;
-  ScheduleTiming timing_;
+  std::vector<double> action_starts_;
   std::vector<double> starts_;  // of actions that pass something on, by index_of()
 };
+
+// Adds the lots of shared attention to the work of both of their ranks.
+void share_attention(const Schedule& schedule, const std::vector<int64_t>& layers,
+                     std::vector<RankProgram>& programs) {
+  for (const AttentionShare& share : attention_shares(schedule)) {
+    const int64_t common = std::min(layers[static_cast<size_t>(share.from.stage)],
+                                    layers[static_cast<size_t>(share.to.stage)]);
+    const auto add = [&](int32_t rank, const Action& own, bool gives, int32_t other) {
+      programs[static_cast<size_t>(rank)].rank.shared.push_back(
+          {own, gives, other, share.from.slice, share.first, share.slices, common});
+    };
+    add(share.from_rank, share.from, true, share.to_rank);
+    add(share.to_rank, share.to, false, share.from_rank);
+  }
+}
 
 }  // namespace
 
@@ -130,7 +159,8 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   const std::vector<int64_t> layers =
       layers_of_stages(request.model, request.strategy.parallel.pipeline, request.sequence);
   const std::vector<int32_t> meshes = schedule.ranks_of_stages();
-  const WithMessages lists(schedule);
+  const bool shares = ranks_that_share(request.strategy.parallel.pipeline) > 0;
+  const WithMessages lists(schedule, shares);
   std::vector<RankProgram> programs;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
@@ -170,6 +200,7 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
     }
     own.model.layers = first;
   }
+  if (shares && request.model.attention) share_attention(schedule, layers, programs);
   return programs;
 }
 

@@ -9,6 +9,10 @@
 // an earlier time, and of that time only RECVs precede it. So all that an op waits for is earlier,
 // and because ranks run their lists in order, that holds however long anything really takes. Copies
 // to the host and back take no time there: they wait for earlier ops of their own rank alone.
+//
+// Where ranks share attention (planner/schedule/attention_shares.h), the time of an action is that
+// of its meeting, and all of them go through their layers together: within a layer what is waited
+// for is of an earlier phase (planner/program/lowering/shared_attention.cpp).
 #pragma once
 
 #include <vector>

@@ -90,7 +90,7 @@ std::pair<double, double> copy_seconds(const StepRequest& slice, bool sliced,
   return sum;
 }
 
-// The slices' parts of a microbatch, over all layers of the model.
+// The slices' parts of a microbatch, over all layers of the model: ScheduleCosts::shares.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
   const std::vector<int64_t>& tokens = programs.slice_tokens();
@@ -98,7 +98,8 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
   const auto all = static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}));
   const auto part_of = [&](size_t slice) { return static_cast<double>(tokens[slice]) / all; };
   const double again = attention_again(programs.slice(0).strategy);
-  std::vector<double> forward(slices, 0), input(slices, 0);
+  const size_t count = earlier.front().forward.size();  // as many for each kind
+  std::vector<double> forward(count, 0), input(count, 0);
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.all_layers(kind));
@@ -106,20 +107,20 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
         static_cast<double>(slices) * layers / static_cast<double>(programs.layers(kind));
     // Gradients of weights do not depend on other slices.
     const double weight = std::min(middle.forward, middle.backward);
-    for (size_t j = 0; j < slices; ++j) {
+    for (size_t j = 0; j < forward.size(); ++j) {
       const EarlierSlices& e = earlier[kind];
-      const double part = part_of(j) * of_mean;
+      const double part = part_of(j % slices) * of_mean;
       forward[j] += part * middle.forward + layers * e.forward[j];
-      input[j] +=
-          part * (middle.backward - weight) + layers * (e.backward[j] + again * e.forward[j]);
+      input[j] += part * (middle.backward - weight) + layers * (e.backward[j] + again * e.again[j]);
     }
   }
-  const double all_forward = std::accumulate(forward.begin(), forward.end(), 0.0);
-  const double all_input = std::accumulate(input.begin(), input.end(), 0.0);
+  const double all_forward = earlier.front().all(forward), all_input = earlier.front().all(input);
   std::vector<SliceShare> shares;
-  for (size_t j = 0; j < slices; ++j) {
-    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : part_of(j),
-                      part_of(j), tokens[j]});
+  for (size_t j = 0; j < forward.size(); ++j) {
+    const size_t slice = j % slices;
+    shares.push_back({forward[j] / all_forward,
+                      all_input > 0 ? input[j] / all_input : part_of(slice), part_of(slice),
+                      tokens[slice]});
   }
   return shares;
 }
@@ -142,7 +143,7 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     const auto layers = static_cast<double>(programs.layers(kind));
     const EarlierSlices& e = earlier.back();
     const double backward =
-        slices * middle.backward / layers + e.all_backward() + again * e.all_forward();
+        slices * middle.backward / layers + e.all_backward() + again * e.all_again();
     t.layer.push_back({slices * middle.forward / layers + e.all_forward(), backward,
                        middle.rest / layers,
                        std::min(backward, slices * weight_seconds(programs.slice(kind), cost))});

@@ -25,6 +25,7 @@ enum class OpKind : uint8_t {
   norm_forward,
   qkv_forward,
   attention_forward,
+  merge_outputs,
   out_forward,
   mlp_forward,
   residual_forward,
@@ -85,7 +86,7 @@ inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 struct OpShape {
   OpKind kind = OpKind::batch;
   Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
-  int32_t kv_chunks = 0;          // attention: chunks of keys ...
+  int32_t kv_chunks = 0;          // attention, add, messages of attention: chunks of keys ...
   bool diagonal = false;          // ... of which the last is the query's own
   bool first = false;             // attention: no earlier result to merge with
   bool into_sum = false;          // attention_forward: o_sum is given
@@ -117,6 +118,8 @@ struct Op {
   int32_t microbatch = 0;
   int32_t head_group = 0;   // of attention and the ops around it
   int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is
+  int32_t serial = -1;      // ... or if it is of shared attention, its number among the messages
+                            // of this rank to, or from, the other
   int32_t peer = -1;        // likewise: the place of the other stage's mesh in the pipeline
   int32_t action = -1;      // its place in Program::actions
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent

@@ -62,6 +62,14 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"lse", w | rw, {lse}},
          {"workspace", w, {ws_attention_forward}},
          {"o_sum", w | rw, {o_sum}, optional}}),
+    // Merges the output of a query chunk for other keys, which another rank has computed. With
+    // o_sum, that has the sum, and o is written.
+    row(OpKind::merge_outputs, "merge_outputs", elementwise, compute,
+        {{"part", r, {o_heads, o_sum}},
+         {"part_lse", r, {lse}},
+         {"o", w | rw, {o, o_heads}},
+         {"lse", rw, {lse}},
+         {"o_sum", rw, {o_sum}, optional}}),
     // y may be x. For one rank's part of a sum, x is absent and y is the part.
     row(OpKind::out_forward, "out_forward", product, compute,
         {{"params", r, params},
@@ -176,9 +184,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"dx", r, gradient}, {"grads", rw, grads}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
-    // In a ring: adds gradients of keys and values.
-    tensor_row(OpKind::add, "add", elementwise, compute,
-               {{"sum", rw, {dk_all, dv_all}}, {"part", r, {dk_all, dv_all}}}),
+    // Adds gradients that other ranks have computed: in a ring of keys and values.
+    tensor_row(
+        OpKind::add, "add", elementwise, compute,
+        {{"sum", rw, {dk_all, dv_all, dq, dk, dv}}, {"part", r, {dk_all, dv_all, dq, dk, dv}}}),
     tensor_row(OpKind::zero, "zero", state, compute,
                {{"buffer", w, all_grads | dk_all | dv_all | loss | grad_norm}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
@@ -235,9 +244,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
     // To, and from, the same place in the next or previous stage of the pipeline. A send only posts
     // the rows; they have left when `sent` is done.
-    tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient}}),
-    tensor_row(OpKind::sent, "sent", exchange, comm, {{"rows", r, gradient}}),
-    tensor_row(OpKind::receive, "receive", exchange, comm, {{"rows", w, {x, dx}}}),
+    tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient | of_attention}}),
+    tensor_row(OpKind::sent, "sent", exchange, comm, {{"rows", r, gradient | of_attention}}),
+    tensor_row(OpKind::receive, "receive", exchange, comm,
+               {{"rows", w, of_attention | TensorSet{x, dx}}}),
 }};
 
 }  // namespace op_table

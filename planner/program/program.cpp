@@ -51,9 +51,16 @@ double loss_scale(const Program& p) {
 int64_t world_ranks(const Program& p) { return p.place.meshes * p.strategy.parallel.ranks(); }
 
 int64_t message_number(const Program& p, const Op& op) {
+  const int64_t count = messages_per_channel(p);
+  if (op.serial >= 0) {
+    const bool arrives = op.kind == OpKind::receive;
+    const int64_t sender = arrives ? op.peer : p.place.mesh;
+    const int64_t receiver = arrives ? p.place.mesh : op.peer;
+    return (first_shared_channel(p) + sender * p.place.meshes + receiver) * count +
+           op.serial % count;
+  }
   const int64_t is_gradient = p.shapes[op.shape].tensor == Tensor::x ? 0 : 1;
-  return (op.from_stage * 2 + is_gradient) * messages_per_channel(p) +
-         op.microbatch * p.lengths.blocks() + op.index;
+  return (op.from_stage * 2 + is_gradient) * count + op.microbatch * p.lengths.blocks() + op.index;
 }
 
 int64_t message_peer(const Program& p, const Op& op) {

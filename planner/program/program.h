@@ -99,7 +99,8 @@ double loss_scale(const Program& program);
 int64_t world_ranks(const Program& program);
 
 /// The number of a message between stages, which no other message of a step to the same rank has.
-/// Its send, sent and receive have the same.
+/// Its send, sent and receive have the same. Messages of shared attention have it again once it has
+/// left.
 int64_t message_number(const Program& program, const Op& op);
 /// The rank of the world at the other end of a message.
 int64_t message_peer(const Program& program, const Op& op);
@@ -156,6 +157,18 @@ Program empty_program(const StepRequest& request);
 /// Deterministic. Throws bad_input if the strategy contradicts the length (validate()).
 Program build_program(const StepRequest& request);
 
+/// A part of attention that another rank computes for this one in one of its actions, or this rank
+/// for another: the queries of a slice with the keys of slices [first, first + slices), in the
+/// first `layers` layers that the action passes. The other does the same for its part meanwhile.
+struct SharedAttention {
+  Action own;
+  bool gives = false;  // it is of this rank's queries
+  int32_t mesh = 0;    // of the other rank
+  int32_t of = 0;      // the slice of the queries
+  int32_t first = 0, slices = 0;
+  int64_t layers = 0;
+};
+
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
 /// and its list of F, B, I, W, R, OPTIMIZER and the actions of copies and messages, in which every
 /// microbatch passes every stage.
@@ -163,6 +176,7 @@ struct RankOfPipeline {
   std::vector<StageLayers> stages;
   std::vector<Action> actions;
   std::vector<double> shares = {};  // by action: of what F saves, what OFFLOAD moves; empty: all
+  std::vector<SharedAttention> shared = {};  // in the order of the list
 };
 /// The same for a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
 Program build_program(const StepRequest& request, const RankOfPipeline& rank);

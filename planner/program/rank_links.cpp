@@ -1,11 +1,22 @@
 #include "planner/program/rank_links.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 namespace longspan {
 
-int64_t messages_per_channel(const Program& p) { return p.microbatches * p.lengths.blocks(); }
+int64_t messages_per_channel(const Program& p) {
+  // A lot of shared attention has most messages in the backward, with all keys: queries and output
+  // gradients with their sums per chunk, keys and values per slice.
+  const int64_t of_slice = 6 * p.lengths.chunks();
+  const int64_t of_stages = p.microbatches * p.lengths.blocks();
+  return p.strategy.parallel.pipeline.slices > 1 ? std::max(of_stages, of_slice) : of_stages;
+}
+
+int64_t first_shared_channel(const Program& p) {
+  return 2 * p.place.meshes * static_cast<int64_t>(p.stages.size());
+}
 
 RankLinks links_of(const Program& p) {
   const ParallelLayout& parallel = p.strategy.parallel;
@@ -23,6 +34,7 @@ RankLinks links_of(const Program& p) {
     channel.sender = sends ? own : peer;
     channel.receiver = sends ? peer : own;
     channel.messages.push_back(message);
+    channel.of_attention = op.serial >= 0;
   }
   for (auto& [number, channel] : channels) links.channels.push_back(std::move(channel));
   return links;

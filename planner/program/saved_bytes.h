@@ -26,6 +26,10 @@ struct SavedUnits {
 /// What the forward of a program of one stage, without its pipeline, leaves on the device and
 /// OFFLOAD moves. `sliced`: the program is that of a slice, whose keys and values stay.
 std::vector<SavedUnits> movable_units(const StepRequest& request, bool sliced);
+/// Whether no layer keeps attention's output.
+inline bool recomputes_all_attention(const Strategy& strategy) {
+  return strategy.attention_out == SavedPolicy{Saved::recompute, 1};
+}
 
 /// Bytes, with arena alignment, that a layer keeps from the gradients of its inputs to those of its
 /// weights, on all tiers together.

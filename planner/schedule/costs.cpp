@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "planner/schedule/attention_shares.h"
 
 namespace longspan {
 namespace {
@@ -15,17 +16,16 @@ const T& by_stage(const std::vector<T>& table, const Schedule& schedule, int32_t
 
 size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const auto slices = static_cast<size_t>(schedule.slices);
+  if (costs.sharing_ranks > 0) {
+    const int32_t ranks = costs.sharing_ranks;
+    const int32_t row = action.stage % ranks + (meets_few(schedule, action, ranks) ? ranks : 0);
+    return action.slice + slices * static_cast<size_t>(row);
+  }
   return action.slice + (costs.shares.size() == slices ? 0 : slices * action.microbatch);
 }
 
 SliceShare share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
-  if (!costs.shares.empty()) {
-    Action shared = action;
-    if (costs.sharing_ranks > 0) {
-      shared.slice = (action.slice + action.stage % costs.sharing_ranks) % schedule.slices;
-    }
-    return costs.shares[place_of(schedule, costs, shared)];
-  }
+  if (!costs.shares.empty()) return costs.shares[place_of(schedule, costs, action)];
   const double part = 1.0 / schedule.slices;
   return {part, part, part};
 }
@@ -187,9 +187,12 @@ int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Act
 void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_count(costs.times.size(), schedule.stages, 1, "stages' times");
   check_count(costs.memory.size(), schedule.stages, 1, "stages' memory");
+  if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (!costs.shares.empty()) {
-    check_count(costs.shares.size(), schedule.slices,
-                int64_t{schedule.microbatches} * schedule.slices, "slices");
+    const bool by_rank = costs.sharing_ranks > 0;
+    const int64_t rows = by_rank ? 2 * int64_t{costs.sharing_ranks} : schedule.microbatches;
+    check_count(costs.shares.size(), by_rank ? rows * schedule.slices : schedule.slices,
+                rows * schedule.slices, "slices");
   }
   check_number(costs.communication, "communication time");
   if (!costs.messages.empty()) {
@@ -199,7 +202,6 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_number(costs.sending, "time that sending stops a rank");
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
-  if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");
   for (const StageTimes& t : costs.times) {
     for (const double time : {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward,

@@ -58,9 +58,12 @@ struct SliceShare {
 struct ScheduleCosts {
   std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one entry for all
   std::vector<StageMemory> memory = {{}};  ///< by stage of a pipe, or one entry for all
-  std::vector<SliceShare> shares;  ///< by slice, or by microbatch and slice; empty: equal shares
-  /// The number of consecutive ranks that share the work of their current slices: slice j on stage
-  /// s then has the share number j + s mod sharing_ranks. 0: each rank does its own work.
+  /// By slice, or by microbatch and slice, or if ranks share by rank and slice; empty: equal
+  /// shares.
+  std::vector<SliceShare> shares;
+  /// The number of ranks that share the work of their current slices (attention_shares.h), each of
+  /// which then has its own shares: those of stage s are row s mod sharing_ranks. As many rows
+  /// follow for actions at which not all ranks meet. 0: each rank does its own work.
   int32_t sharing_ranks = 0;
   double communication = 0;  ///< from the end of an action to a dependent action on another rank
   /// Communication time by stage, in both directions between it and the next stage; empty:

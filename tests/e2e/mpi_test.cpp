@@ -62,10 +62,16 @@ std::string offloading_plan(const TemporaryFolder& folder) {
                          "512");
 }
 
+std::string sharing_plan(const TemporaryFolder& folder) {
+  return make_ranks_plan(folder, 4,
+                         {"--pipeline", "2", "--ulysses", "2", "--slices", "4", "--micro-batches",
+                          "2", "--schedule", "slimpipe"});
+}
+
 }  // namespace
 
 TEST_CASE("mpirun trains the same bits as threads, and one process prints") {
-  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan, offloading_plan);
+  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan, offloading_plan, sharing_plan);
   const TemporaryFolder folder;
   const std::string plan = plan_in(folder);
   INFO(plan);

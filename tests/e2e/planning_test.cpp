@@ -109,10 +109,11 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
   }
   const std::string shared = folder.path() / "shared.yaml";
   CHECK(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
-                  "--pipeline", "4", "--schedule", "slimpipe", "--gap", "50%", "-o", shared})
+                  "--pipeline", "4", "--schedule", "1f1b-vocab-1", "--micro-batches", "8", "--gap",
+                  "50%", "-o", shared})
             .status == 0);
   check_refused(longspan({"run", shared}), 2,
-                {"pipeline 4 (slimpipe", "does not run", "--pipeline 1"});
+                {"pipeline 4 (1f1b-vocab-1", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
   CHECK(longspan({"simulate", file, "--trace", trace}).status == 0);
   std::map<std::pair<int, int>, double> until;   // by rank and track: spans follow each other

@@ -160,6 +160,8 @@ std::vector<Plan> make_plans() {
   on_slices(qwen, false, {2, "seq1f1b", 1, 4}, {.ulysses = 2, .zero = 2}, 3);
   on_slices(llama, false, {2, "seq1f1b", 1, 2, true}, {.ulysses = 2, .zero = 1}, 3);
   on_slices(llama_four, true, {2, "seq1f1b-i", 2, 2}, {.overlap = false, .tensor = 2}, 2);
+  on_slices(qwen, true, {4, "slimpipe", 1, 8}, {}, 2);
+  on_slices(llama, false, {2, "slimpipe", 2, 4}, {.ulysses = 2}, 3);
   on_slices(gpt, true, {2, "terapipe", 1, 2}, {.data = 2, .zero = 1}, 2);
   return plans;
 }

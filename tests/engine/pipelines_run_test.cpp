@@ -58,6 +58,13 @@ const std::vector<Case> kSliced = {
     {"terapipe", 4, 1, 1, 8},
 };
 
+// Families whose ranks share the attention of their slices.
+const std::vector<Case> kShared = {
+    {"slimpipe", 2, 1, 2, 2}, {"slimpipe", 2, 1, 2, 4}, {"slimpipe", 2, 2, 2, 4},
+    {"slimpipe", 3, 1, 3, 6}, {"slimpipe", 4, 1, 2, 4}, {"slimpipe", 4, 1, 1, 8},
+    {"slimpipe", 4, 2, 2, 4}, {"slimpipe", 4, 2, 1, 8},
+};
+
 // Families that do the gradients of weights later.
 const std::vector<Case> kSplit = {
     {"zb-h1", 2, 1, 3},
@@ -188,6 +195,28 @@ std::array<int64_t, 2> copied(const Program& program) {
 }  // namespace
 
 TEST_CASE("slices give the numbers of one rank") { check_slices(kSliced); }
+
+TEST_CASE("ranks that share attention have the numbers of one rank") {
+  int64_t turn = 0, lots = 0;
+  for (const Case& c : kShared) {
+    for (const ParallelLayout& mesh : meshes()) {
+      if (mesh.ring > 1) continue;
+      StepCase step = step_of(c, mesh, turn);
+      step.sequence = 16 * c.slices;
+      step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
+      step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : turn % 3 == 0 ? 8 : 16;
+      step.strategy.block_tokens = std::max(step.strategy.block_tokens, step.strategy.chunk_tokens);
+      if (turn % 4 > 1) recompute_most(step.strategy, turn);
+      if (turn % 4 == 1) step.strategy.qkv.where = Saved::host;
+      if (turn % 8 == 6) step.strategy.attention_out.fraction = 0.5;
+      ++turn;
+      INFO(text_of(step));
+      check_against_one_rank(step);
+      for (const Op& op : program_of(step, 0).ops) lots += op.kind == OpKind::merge_outputs;
+    }
+  }
+  CHECK(lots > 100);
+}
 
 TEST_CASE("slices of equal work give the numbers of one rank") {
   int64_t turn = 0;
@@ -338,8 +367,8 @@ TEST_CASE("any legal order of the ops of slices that pass again gives the same b
 TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
   for (const Case& c :
        {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
-        Case{"seq1f1b", 2, 1, 2, 4, true}, Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4},
-        Case{"zb-v", 2, 2, 4}, Case{"po-f", 2, 3, 4}, Case{"po-h", 3, 2, 4},
+        Case{"seq1f1b", 2, 1, 2, 4, true}, Case{"slimpipe", 4, 1, 2, 4}, Case{"bfs", 2, 2, 4},
+        Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}, Case{"po-f", 2, 3, 4}, Case{"po-h", 3, 2, 4},
         Case{"sppo", 3, 1, 2, 3}, Case{"chunkflow", 3, 1, 2, 3}, Case{"chronos-recomp", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;

@@ -53,6 +53,29 @@ StepRequest shared_request(uint64_t seed) {
   return request;
 }
 
+// A rank of a pipeline of four whose ranks share attention.
+Program sharing_program(uint64_t seed, int64_t rank) {
+  StepRequest request;
+  ModelSpec& m = request.model;
+  m = random_request(1).model;
+  m.layers = 4;
+  m.heads = m.kv_heads = 4;
+  request.sequence = 64;
+  request.microbatches = 2;
+  request.dtype = seed % 2 == 0 ? DType::float32 : DType::bfloat16;
+  Strategy& s = request.strategy;
+  s.chunk_tokens = 8;
+  s.block_tokens = 16;
+  s.parallel.ulysses = seed / 2 % 2 == 0 ? 1 : 2;
+  s.parallel.overlap = seed % 3 > 0;
+  s.parallel.pipeline = {4, "slimpipe", 1, 4};
+  ScheduleRequest wanted;
+  wanted.ranks = wanted.slices = 4;
+  wanted.microbatches = 2;
+  const Schedule made = make_schedule(schedule_family("slimpipe"), wanted);
+  return program_of_rank(request, made, rank * s.parallel.ulysses);
+}
+
 // Small steps of one rank and of two, large ones of several ranks, and stages of pipelines of both.
 void for_programs(const std::function<void(const Program&)>& look) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
@@ -65,6 +88,9 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(stage_program(small, seed % 3, "zb-h1"));
     look(stage_program(large, seed % 3, "zb-h1"));
     look(stage_program(shared_request(seed), seed % 3, "zb-h1"));
+  }
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    for (int64_t rank = 0; rank < 4; ++rank) look(sharing_program(seed, rank));
   }
 }
 

@@ -326,6 +326,12 @@ void StepLowering::forward_chunks(int layer) {
     for (int chunk = 0; chunk < chunks_; ++chunk) {
       saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
     }
+  } else if (shares_attention(layer)) {
+    while (projected < end_chunk()) project(projected++);
+    attend_shared(layer, projections, blocks, kv);
+    for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
+      saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
+    }
   } else {
     for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
       while (projected <= std::min(chunk + ahead(), end_chunk() - 1)) project(projected++);

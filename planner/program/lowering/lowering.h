@@ -4,12 +4,14 @@
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
 // backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
-// ring.cpp and tensor.cpp distribute it over ranks; groups.cpp and ring.cpp are alternative orders
-// of attention.
+// ring.cpp and tensor.cpp distribute it over ranks, and shared_attention.cpp over stages; groups.cpp
+// and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
+#include <map>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "planner/program/builder.h"
@@ -89,6 +91,17 @@ struct ForwardBlock {
 /// float, the ops use `sum`, and the last one writes o.
 struct AttentionOutput {
   BufferId o = -1, lse = -1, sum = -1;
+};
+
+/// Attention that a rank computes for another: the inputs that have arrived, and the slices that
+/// they are of.
+struct GuestAttention {
+  const SharedAttention* lot = nullptr;
+  int first_chunk = 0, end_chunk = 0;    // of the queries
+  std::vector<BufferId> q = {};          // per chunk of the queries
+  std::vector<BufferId> k = {}, v = {};  // per slice of the keys
+  // In the backward: per chunk of the queries or, if their tensors are of blocks, per block.
+  std::vector<BufferId> d_o = {}, delta = {}, lse = {};
 };
 
 /// Inputs of attention's backward about its output: of a block, or of one chunk if heads are
@@ -243,6 +256,45 @@ class StepLowering {
   void ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q);
   /// Sends K,V (or their gradients) to the next position; returns those received.
   Projections pass_on(int layer, BufferId k, BufferId v);
+
+  // --- shared_attention.cpp: parts of a slice's attention that other stages compute meanwhile
+  /// Whether this rank gives or takes some in a layer, in the current action.
+  bool shares_attention(int layer) const;
+  /// Whether another rank attends to the keys of a slice for this one.
+  bool gives_keys_of(int layer, int slice) const;
+  /// The lots in which this rank gives, or takes.
+  std::vector<const SharedAttention*> lots(int layer, bool gives) const;
+  /// Attention of the slice's chunks, as attend_chunk() for each.
+  void attend_shared(int layer, const std::vector<Projections>& own,
+                     const std::vector<ForwardBlock>& blocks, const KeyValues& kv);
+  void attend_for(const GuestAttention& guest, int layer);
+  /// Restores the attention output of the slice if it was saved in no layer. (If it was in some,
+  /// the other rank's layer may differ, and each restores its own.)
+  void shared_attention_again(int layer, const KeyValues& kv, const std::vector<Parked>& q);
+  void merge_output(int layer, int chunk, const AttentionOutput& part, const AttentionOutput& to,
+                    bool last);
+  /// The output of a chunk's part.
+  AttentionOutput part_output(int layer, int chunk, BufferId lse);
+  /// Sends what other ranks need for their parts of a layer's backward, and receives what this one
+  /// needs for theirs.
+  std::vector<GuestAttention> lend_for_backward(int layer, const KeyValues& kv,
+                                                const std::vector<Parked>& q,
+                                                const std::vector<BackwardBlock>& blocks,
+                                                const std::vector<OutputGradient>& output);
+  void attend_back_for(const GuestAttention& guest, int layer);
+  /// Adds what other ranks have computed to the gradients of queries, keys and values.
+  void add_lent_gradients(int layer, const std::vector<Projections>& d);
+  GuestAttention guest_of(const SharedAttention& lot) const;
+  void receive_inputs(GuestAttention& guest, int layer);
+  std::vector<BufferId> lent_inputs(const SharedAttention& lot, const KeyValues& kv,
+                                    std::vector<BufferId> queries) const;
+  /// Sends all, and waits until they have left.
+  void lend(const SharedAttention& lot, int layer, const std::vector<BufferId>& rows);
+  void borrow(const SharedAttention& lot, int layer, const std::vector<BufferId>& rows);
+  void shared_message(OpKind kind, const SharedAttention& lot, int layer, BufferId rows,
+                      int32_t serial);
+  void release_all(const std::vector<BufferId>& buffers);
+  int first_block_of(int slice) const { return slice == 0 ? 0 : slice_ends_[slice - 1]; }
 
   // --- groups.cpp
   bool in_groups() const { return head_groups_ > 1; }
@@ -399,7 +451,7 @@ class StepLowering {
     return (parts_kv() || in_groups()) && chunk == first_of_part(part_of(chunk));
   }
   // The blocks and chunks of the current slice.
-  int first_block() const { return slice_ == 0 ? 0 : slice_ends_[slice_ - 1]; }
+  int first_block() const { return first_block_of(slice_); }
   int end_block() const { return slice_ends_[slice_]; }
   int first_chunk() const { return first_block() * chunks_per_block_; }
   int end_chunk() const { return end_block() * chunks_per_block_; }
@@ -423,11 +475,14 @@ class StepLowering {
   std::vector<InTransit> arrived_, leaving_;
   std::vector<Away> away_;
   std::set<std::array<int, 3>> passes_again_;  // stages, microbatches and slices of actions R
+  size_t shared_end_ = 0;                       // in RankOfPipeline::shared, of actions begun
+  std::map<int32_t, int32_t> lent_, borrowed_;  // messages so far, by mesh
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;
   bool defers_weights_ = false;  // it is a backward for inputs
   int microbatch_ = 0, slice_ = 0;
+  std::span<const SharedAttention> shared_;
   BufferId tokens_all_ = -1;
   std::vector<Parked> residual_;              // per block: x of the next layer
   std::vector<Parked> gradient_;              // per block: dx of the next layer in the backward

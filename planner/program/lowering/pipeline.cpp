@@ -15,6 +15,10 @@ void StepLowering::begin(const Action& action) {
   slice_ = action.slice;
   defers_weights_ = action.kind == ActionKind::backward_input;
   builder_.set_microbatch(microbatch_);
+  const size_t first = shared_end_;
+  const auto& all = rank_.shared;
+  while (shared_end_ < all.size() && all[shared_end_].own == action) ++shared_end_;
+  shared_ = std::span(all).subspan(first, shared_end_ - first);
 }
 
 std::vector<InTransit>::iterator StepLowering::find(std::vector<InTransit>& all, Tensor what,

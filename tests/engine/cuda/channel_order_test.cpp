@@ -54,6 +54,8 @@ TEST_CASE("every schedule receives messages in the order of sending") {
       {{4, "seq1f1b-i", 2, 4}, 4},
       {{2, "terapipe", 1, 4}, 2},
       {{4, "terapipe", 1, 8}, 1},
+      {{3, "slimpipe", 1, 6}, 2},
+      {{4, "slimpipe", 2, 8}, 2},
   };
   for (const auto& [of, microbatches] : all) {
     INFO(of.stages << " stages, " << of.schedule << ", " << microbatches << " microbatches");
