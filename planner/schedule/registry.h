@@ -23,6 +23,7 @@ struct ScheduleFamily {
   bool attention_apart = false;
   bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
   bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
+  bool gradient_in_t = false;       ///< and T computes the gradient of the output, not S
   /// Whether plans may use it. False if it offloads or recomputes by itself, copies the model, or
   /// has parts of a layer on several ranks.
   bool plannable = true;
