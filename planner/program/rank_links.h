@@ -1,11 +1,13 @@
 // The links of a rank to the others, from which transports make their connections before the first
 // step: its groups, and the channels of its messages to and from other stages of a pipeline.
 //
-// A channel has the messages of one kind: the residuals, or their gradients, that one stage sends.
-// It has one sender and one receiver. A plain value.
+// A channel has the messages of one kind: the residuals, or their gradients, that one stage sends;
+// or one tensor of a cut vocabulary from one mesh to another. It has one sender and one receiver. A
+// plain value.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "planner/program/program.h"
@@ -16,6 +18,7 @@ struct MessageChannel {
   int64_t number = 0;             // message m of a step is in channel m / channel_messages
   int sender = 0, receiver = 0;   // ranks of the world
   std::vector<int64_t> messages;  // in the order in which this rank sends or receives them
+  std::string what = {};          // "residuals of stage 1"
 };
 
 struct RankLinks {
