@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "planner/pipeline/shared_messages.h"
+#include "planner/schedule/share_passes.h"
 #include "planner/schedule/timing.h"
 
 namespace longspan {
@@ -24,10 +26,10 @@ constexpr double kEnd = std::numeric_limits<double>::infinity();
 class WithMessages {
  public:
   explicit WithMessages(const Schedule& schedule)
-      : schedule_(without_pairs(schedule)),
+      : schedule_(with_share_passes(without_pairs(schedule))),
         meshes_(schedule.ranks_of_stages()),
         linked_(link(schedule_)),
-        timing_(simulate(schedule_, linked_, ScheduleCosts{})),
+        timing_(simulate(schedule_, linked_, unit_costs())),
         starts_(2 * static_cast<size_t>(schedule.all_stages()) *
                 static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
     for (size_t i = 0; i < linked_.actions.size(); ++i) {
@@ -36,13 +38,24 @@ class WithMessages {
     }
   }
 
-  std::vector<Action> list(size_t rank) const {
+  /// A rank's list, and the ends of its messages of a cut vocabulary.
+  RankOfPipeline list(size_t rank) const {
     struct Sent {
       double received;
       Action wait;
     };
-    std::vector<Action> result;
+    RankOfPipeline own;
+    std::vector<Action>& result = own.actions;
     std::vector<Sent> sent;  // in the order of sending
+    const std::vector<SharedMessage> shared =
+        shared_messages(schedule_, linked_, timing_, static_cast<int32_t>(rank));
+    auto next = shared.begin();
+    // These waits come before RECV, so what they wait for is of an earlier time.
+    const auto end_shared = [&](double time) {
+      for (; next != shared.end() && next->received < time; ++next) {
+        own.sent.push_back({result.size(), next->what, next->microbatch});
+      }
+    };
     const auto wait_until = [&](double time) {
       for (auto it = sent.begin(); it != sent.end();) {
         if (it->received <= time) {
@@ -57,10 +70,12 @@ class WithMessages {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
+      const double start = action.kind == ActionKind::optimizer ? kEnd : timing_.starts[first + i];
+      end_shared(start);
       if (neighbour(action, -1)) {
         result.push_back(named(action, ActionKind::recv_forward, ActionKind::recv_backward));
       }
-      wait_until(action.kind == ActionKind::optimizer ? kEnd : timing_.starts[first + i]);
+      wait_until(start);
       result.push_back(action);
       if (const std::optional<Action> receiver = neighbour(action, 1)) {
         result.push_back(named(action, ActionKind::send_forward, ActionKind::send_backward));
@@ -68,11 +83,12 @@ class WithMessages {
                                                             ActionKind::wait_send_backward)});
       }
     }
+    end_shared(kEnd);
     wait_until(kEnd);
     if (result.empty() || result.back().kind != ActionKind::optimizer) {
       result.push_back({ActionKind::optimizer});
     }
-    return result;
+    return own;
   }
 
  private:
@@ -125,7 +141,7 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   const WithMessages lists(schedule);
   std::vector<RankProgram> programs;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
+    RankProgram& program = programs.emplace_back(RankProgram{request, lists.list(rank)});
     StepRequest& own = program.request;
     const Pipeline& all = request.strategy.parallel.pipeline;
     const int64_t slices = all.slices;
@@ -135,6 +151,11 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
     own.boundary = {false, false};
     own.mesh = static_cast<int64_t>(rank);
     own.meshes = static_cast<int64_t>(schedule.ranks.size());
+    if (cuts_vocabulary(schedule)) {
+      own.vocabulary = {vocabulary_share(request.model, own.mesh, own.meshes), meshes.front(),
+                        meshes.back(), schedule.input_gradient_in_t};
+      own.model = share_model(request.model, own.mesh, own.meshes);
+    }
     int first = 0;
     int64_t in_model = 0;
     for (int32_t number = 0; number < schedule.all_stages(); ++number) {

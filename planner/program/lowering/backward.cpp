@@ -9,10 +9,16 @@ void StepLowering::backward() {
   restore_in_flight();
   if (passes_again() && slice_ + 1 < slices_) pass_forward();
   if (!defers_weights_) count_backward();
-  if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
+  if (!stage_->boundary.has_loss) {
+    take(Tensor::dx, gradient_);
+  } else if (cuts_vocabulary()) {
+    gather_output_gradient();
+  }
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
   if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx, gradient_);
+  } else if (cuts_vocabulary()) {
+    spread_embedding_gradient();
   } else if (!defers_weights_) {
     embedding_backward();
   }

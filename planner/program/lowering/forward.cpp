@@ -27,7 +27,7 @@ void StepLowering::begin_microbatch() {
   for_weights_.assign(layers_, {});
   gradient_.assign(blocks_, {});
   tokens_all_ = -1;
-  if (stage_->boundary.has_embedding || stage_->boundary.has_loss) {
+  if (!cuts_vocabulary() && (stage_->boundary.has_embedding || stage_->boundary.has_loss)) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
     builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
   }
@@ -58,16 +58,20 @@ void StepLowering::pass_without_saving() {
 
 void StepLowering::pass_forward() {
   residual_.assign(blocks_, {});
-  if (stage_->boundary.has_embedding) {
-    embedding();
-  } else {
+  if (!stage_->boundary.has_embedding) {
     take(Tensor::x, residual_);
+  } else if (cuts_vocabulary()) {
+    gather_embedding();
+  } else {
+    embedding();
   }
   for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
-  if (stage_->boundary.has_loss) {
-    loss_stage();
-  } else {
+  if (!stage_->boundary.has_loss) {
     pass(Tensor::x, residual_);
+  } else if (cuts_vocabulary()) {
+    spread_output();
+  } else {
+    loss_stage();
   }
 }
 
