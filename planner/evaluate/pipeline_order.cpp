@@ -74,6 +74,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
+    if (cuts_vocabulary(p)) vocabulary_share(model_, 0, p.stages);  // there are rows for all ranks
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
@@ -103,6 +104,8 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     }
     if (order.laid_out) {
       order.at_moments = held_in_lists(schedule, layers);
+      // Shares of the loss are computed at other moments than the last stage's passes.
+      if (cut) order.at_moments.held[Demand::kLossMoment] = 1;
     } else if (order.sliced_layout) {
       std::vector<int64_t> tokens;
       for (const SliceShare& share : wanted.costs.shares) tokens.push_back(share.tokens);

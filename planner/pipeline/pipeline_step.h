@@ -21,8 +21,8 @@
 // The sum ignores the cost of packing, and that in some schedules gradients come after all
 // forwards. For an exact answer, lists that can be lowered are laid out.
 //
-// If the vocabulary is cut, every rank has its share of embedding and output layer. Pure functions;
-// safe from any thread.
+// If the vocabulary is cut, every rank has its share of embedding and output layer. The passes on
+// it (S, T, E, G) take the time of their ops, each alone. Pure functions; safe from any thread.
 #pragma once
 
 #include <functional>
@@ -92,7 +92,8 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 
 /// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
 /// layers are alike, and the lists consist of F and B, of whole sequences or of slices that no
-/// ranks share; or also of I and W, of whole sequences and all heads at once.
+/// ranks share, and of the passes of a cut vocabulary; or also of I and W, of whole sequences and
+/// all heads at once.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.

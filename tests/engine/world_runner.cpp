@@ -75,7 +75,7 @@ std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, siz
   const ParallelLayout& parallel = step.strategy.parallel;
   const ParameterUnit model_unit = parameter_units(step.model)[unit];
   std::vector<float> all(model_unit.elements);
-  const bool cut = schedule_family(parallel.pipeline.schedule).cuts_vocabulary;
+  const bool cut = family_of(parallel.pipeline).cuts_vocabulary;
   if (cut && model_unit.kind != ParameterUnit::Kind::layer) {
     gather_shares(step, world, unit, values, all);
     return all;
