@@ -313,9 +313,9 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
       pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(
-        "{}: the engine does not run a {} yet: it runs all schedules in plans but those that share "
-        "the vocabulary (1f1b-vocab-1), and head groups only without later gradients of weights "
-        "(zb-h1); `plan --pipeline 1` makes a plan without",
+        "{}: the engine does not run a {} yet: it runs all schedules in plans, "
+        "head groups only without later gradients of weights (zb-h1); `plan --pipeline 1` makes a "
+        "plan without",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

@@ -16,7 +16,9 @@ namespace {
 struct Blocks {
   Blocks(const StepShape& step, ThreadPool& pool)
       : layer(make_block_context(step.model(), pool)),
-        attention(make_block_context(step.attention(), pool)) {}
+        attention(make_block_context(step.attention(), pool)) {
+    layer.share = step.share();
+  }
 
   void embed_forward(auto... args) { cpu::embed_forward(layer, args...); }
   void norm_forward(const float* unit, bool of_mlp, const float* x, int64_t n, float* h) {
@@ -36,6 +38,12 @@ struct Blocks {
   void mlp_forward(auto... args) { cpu::mlp_forward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
+  void final_norm_forward(auto... args) { cpu::final_norm_forward(layer, args...); }
+  void final_norm_backward(auto... args) { cpu::final_norm_backward(layer, args...); }
+  void vocabulary_forward(auto... args) { cpu::vocabulary_forward(layer, args...); }
+  void vocabulary_merge(auto... args) { cpu::vocabulary_merge(args...); }
+  void vocabulary_combine(auto... args) { cpu::vocabulary_combine(layer, args...); }
+  void vocabulary_backward(auto... args) { cpu::vocabulary_backward(layer, args...); }
   void mlp_backward(auto... args) { cpu::mlp_backward(layer, args...); }
   void mlp_backward_input(auto... args) { cpu::mlp_backward_input(layer, args...); }
   void mlp_backward_weight(auto... args) { cpu::mlp_backward_weight(layer, args...); }
@@ -59,6 +67,7 @@ struct Blocks {
   void residual_backward(auto... args) { cpu::residual_backward(layer, args...); }
   void embed_backward(auto... args) { cpu::embed_backward(layer, args...); }
   void add(const float* part, int64_t n, float* sum) { cpu::add(*layer.pool, part, n, sum); }
+  void add_to_rows(const float* part, int64_t n, float* sum) { add(part, n, sum); }
   void zero(std::byte* x, int64_t bytes) {
     cpu::zero(*layer.pool, reinterpret_cast<float*>(x), bytes / 4);
   }

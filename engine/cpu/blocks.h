@@ -19,6 +19,7 @@
 #include "engine/runtime/heads.h"
 #include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
+#include "models/vocabulary_share.h"
 
 namespace longspan {
 struct StepContext;
@@ -34,6 +35,7 @@ struct BlockContext {
   LayerOffsets layer;
   ThreadPool* pool = nullptr;
   std::shared_ptr<const Rope> rope;  // null with learned positions
+  VocabularyShare share = {};        // the rows that the model's vocabulary is
 };
 /// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
@@ -55,12 +57,15 @@ int64_t mlp_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 int64_t qkv_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*(2d+V)
 int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// t*V
+int64_t vocabulary_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0: the tiles of attention live on the stacks of the pool's threads.
 int64_t attention_forward_workspace(const ModelSpec&);
 /// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
 
-/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]).
+/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]). Rows of tokens of other shares
+/// of the vocabulary are zero, and so are positions without a table.
 void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
                    int64_t position0, float* x);
 /// unit_gradient += scatter of dx[n,d]; rows are added in token order, so the bits repeat.
@@ -170,6 +175,40 @@ void loss_forward_backward(const BlockContext&, const float* head, const float* 
                            const float* x, const int32_t* labels, int64_t n, int64_t tile,
                            double scale, double* loss, float* dx, float* head_gradient,
                            float* output_gradient, float* workspace);
+
+// One rank's share of a cut vocabulary: V are its rows, `output` the [V,d] part of the output
+// matrix that it has, and h[n,d] the final norm's output. Labels are of the whole vocabulary.
+
+/// Columns of the terms of the softmax: maximum, sum of exponentials relative to it, and the
+/// label's logit, or 0 if another share has it.
+inline constexpr int64_t kTermColumns = 3;
+
+/// h[n,d] = the final norm of x.
+void final_norm_forward(const BlockContext&, const float* head, const float* x, int64_t n,
+                        float* h);
+/// dx[n,d] is written with the gradient of x, and may alias x.
+void final_norm_backward(const BlockContext&, const float* head, const float* x, const float* dh,
+                         int64_t n, float* dx, float* head_gradient);
+/// terms[n,3] of the logits. gradient[n,2d], unless null: in every row the sum of the rows of
+/// `output`, weighted by the exponentials, and the label's row, or 0. Throws Error(failed) if a
+/// label is outside the whole vocabulary.
+void vocabulary_forward(const BlockContext&, const float* output, const float* h,
+                        const int32_t* labels, int64_t n, int64_t tile, float* terms,
+                        float* gradient, float* workspace);
+/// terms[n,3] become those of their share and of that of `part`; or, if it is the first, copies.
+void vocabulary_merge(const float* part, int64_t n, bool first, float* terms);
+/// Adds to dh[n,d], or writes the `first`, a share's part of the gradient of h: scale * (softmax -
+/// onehot) of its logits, times its rows. `part` and `part_terms` are of vocabulary_forward(),
+/// `terms` of all shares.
+void vocabulary_combine(const BlockContext&, const float* part, const float* part_terms,
+                        const float* terms, int64_t n, bool first, double scale, float* dh);
+/// Computes the logits again, and their gradients by the terms of all shares. dh[n,d], unless null,
+/// is this share's part of the gradient of h. loss (+=, double), unless null, is as in
+/// loss_forward_backward(); throws Error(failed) if it is not finite.
+void vocabulary_backward(const BlockContext&, const float* output, const float* h,
+                         const int32_t* labels, const float* terms, int64_t n, int64_t tile,
+                         double scale, float* output_gradient, float* dh, double* loss,
+                         float* workspace);
 
 /// *sum += the sum of g[i]^2 in double, in an order that does not depend on the pool.
 void sum_of_squares(ThreadPool&, const float* g, int64_t n, double* sum);

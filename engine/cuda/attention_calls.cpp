@@ -79,6 +79,20 @@ class Recorder {
   template <class... A>
   void loss_forward_backward(A&&...) {}
   template <class... A>
+  void final_norm_forward(A&&...) {}
+  template <class... A>
+  void final_norm_backward(A&&...) {}
+  template <class... A>
+  void vocabulary_forward(A&&...) {}
+  template <class... A>
+  void vocabulary_merge(A&&...) {}
+  template <class... A>
+  void vocabulary_combine(A&&...) {}
+  template <class... A>
+  void vocabulary_backward(A&&...) {}
+  template <class... A>
+  void add_to_rows(A&&...) {}
+  template <class... A>
   void add(A&&...) {}
   template <class... A>
   void zero(A&&...) {}

@@ -86,23 +86,25 @@ NormTensors<Float> Blocks<T>::norm_tensors(Float* unit, bool of_mlp) const {
 // --- embedding ---
 
 template <class T>
+template <class Float>
+EmbeddingTables<Float> Blocks<T>::tables(Float* unit) const {
+  const VocabularyShare& share = step_.share();
+  const bool learned = model_.positions == Positions::learned && model_.max_positions > 0;
+  return {unit,         learned ? unit + model_.vocab * model_.hidden : nullptr,
+          model_.vocab, model_.hidden,
+          share.first,  share.all(model_.vocab)};
+}
+
+template <class T>
 void Blocks<T>::embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0,
                               T* x) {
-  const int64_t table = model_.vocab * model_.hidden;
-  const bool learned = model_.positions == Positions::learned;
-  cuda::embed_forward<T>(queue_,
-                         {unit, learned ? unit + table : nullptr, model_.vocab, model_.hidden},
-                         tokens, n, position0, x);
+  cuda::embed_forward<T>(queue_, tables(unit), tokens, n, position0, x);
 }
 
 template <class T>
 void Blocks<T>::embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
                                float* unit_gradient) {
-  const int64_t table = model_.vocab * model_.hidden;
-  const bool learned = model_.positions == Positions::learned;
-  cuda::embed_backward<T>(
-      queue_, tokens, dx, n, position0,
-      {unit_gradient, learned ? unit_gradient + table : nullptr, model_.vocab, model_.hidden});
+  cuda::embed_backward<T>(queue_, tokens, dx, n, position0, tables(unit_gradient));
 }
 
 // --- norms ---
@@ -521,7 +523,78 @@ void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x
   }
 }
 
+// --- a share of the output layer ---
+
+template <class T>
+VocabularyRows Blocks<T>::share() const {
+  return {step_.share().first, model_.vocab, step_.share().all(model_.vocab)};
+}
+
+template <class T>
+void Blocks<T>::final_norm_forward(const T* head, const T* x, int64_t n, T* h) {
+  const int64_t bias = model_.norm == Norm::layernorm ? model_.hidden : -1;
+  cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x, n, h);
+}
+
+template <class T>
+void Blocks<T>::final_norm_backward(const T* head, const T* x, const T* dh, int64_t n, T* dx,
+                                    float* head_gradient) {
+  const int64_t bias = model_.norm == Norm::layernorm ? model_.hidden : -1;
+  cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x, dh, n, nullptr, dx,
+                         {head_gradient, tensor(head_gradient, bias)});
+}
+
+template <class T>
+void Blocks<T>::vocabulary_forward(const T* output, const T* h, const int32_t* labels, int64_t n,
+                                   int64_t tile, float* terms, T* gradient, T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
+    share_terms(queue_, share(), labels + row, rows, gradient != nullptr, workspace,
+                terms + row * kVocabularyTerms);
+    if (gradient == nullptr) continue;
+    T* part = gradient + row * 2 * d;
+    gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, part, 2 * d);
+    label_rows(queue_, share(), d, output, labels + row, rows, part + d, 2 * d);
+  }
+}
+
+template <class T>
+void Blocks<T>::vocabulary_merge(const float* part, int64_t n, bool first, float* terms) {
+  merge_terms(queue_, part, n, first, terms);
+}
+
+template <class T>
+void Blocks<T>::vocabulary_combine(const T* part, const float* part_terms, const float* terms,
+                                   int64_t n, bool first, double scale, T* dh) {
+  combine_shares(queue_, model_.hidden, part, part_terms, terms, n, first, scale, dh);
+}
+
+template <class T>
+void Blocks<T>::vocabulary_backward(const T* output, const T* h, const int32_t* labels,
+                                    const float* terms, int64_t n, int64_t tile, double scale,
+                                    float* output_gradient, T* dh, double* loss, T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
+    share_gradient(queue_, share(), labels + row, terms + row * kVocabularyTerms, rows, scale,
+                   workspace);
+    gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
+            d);
+    if (dh == nullptr) continue;
+    gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, dh + row * d, d);
+  }
+  if (loss != nullptr) add_loss(queue_, terms, n, scale, loss);
+}
+
 // --- sums ---
+
+template <class T>
+void Blocks<T>::add_to_rows(const T* part, int64_t n, T* sum) {
+  cuda::add_rows<T>(queue_, sum, part, n, sum);
+}
 
 template <class T>
 void Blocks<T>::add(const float* part, int64_t n, float* sum) {

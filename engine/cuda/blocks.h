@@ -6,8 +6,10 @@
 #pragma once
 
 #include "engine/cuda/attention.h"
+#include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/norm.h"
 #include "engine/cuda/kernels/rope.h"
+#include "engine/cuda/kernels/vocabulary.h"
 #include "engine/cuda/queue.h"
 #include "engine/runtime/dispatch.h"
 #include "engine/runtime/layer_offsets.h"
@@ -64,7 +66,19 @@ class Blocks {
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);
+  void final_norm_forward(const T* head, const T* x, int64_t n, T* h);
+  void final_norm_backward(const T* head, const T* x, const T* dh, int64_t n, T* dx,
+                           float* head_gradient);
+  void vocabulary_forward(const T* output, const T* h, const int32_t* labels, int64_t n,
+                          int64_t tile, float* terms, T* gradient, T* workspace);
+  void vocabulary_merge(const float* part, int64_t n, bool first, float* terms);
+  void vocabulary_combine(const T* part, const float* part_terms, const float* terms, int64_t n,
+                          bool first, double scale, T* dh);
+  void vocabulary_backward(const T* output, const T* h, const int32_t* labels, const float* terms,
+                           int64_t n, int64_t tile, double scale, float* output_gradient, T* dh,
+                           double* loss, T* workspace);
   void add(const float* part, int64_t n, float* sum);
+  void add_to_rows(const T* part, int64_t n, T* sum);
   void zero(std::byte* x, int64_t bytes);
 
  private:
@@ -84,6 +98,9 @@ class Blocks {
   void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
   void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
+  VocabularyRows share() const;
+  template <class Float>
+  EmbeddingTables<Float> tables(Float* unit) const;
   NormKind norm_kind() const;
   template <class Float>
   NormTensors<Float> norm_tensors(Float* unit, bool of_mlp) const;

@@ -53,15 +53,12 @@ void check_channel_order(Communicator& comm, const std::vector<MessageChannel>& 
       if (channel.sender == comm.rank() || channel.messages == told[i]) continue;
       const auto differ = std::mismatch(channel.messages.begin(), channel.messages.end(),
                                         told[i].begin(), told[i].end());
-      const std::string what =
-          channel.of_attention ? "its part of attention"
-                               : fmt::format("the {} of stage {}",
-                                             channel.number % 2 == 0 ? "residuals" : "gradients",
-                                             channel.number / 2);
       throw bad_input(
-          "pipeline: rank {} sends {} in another order than rank {} receives them, from message {} "
-          "on; between GPUs the orders must be the same: choose another schedule",
-          channel.sender, what, channel.receiver, differ.first - channel.messages.begin() + 1);
+          "pipeline: rank {} sends the {} in another order than rank {} receives them, from "
+          "message "
+          "{} on; between GPUs the orders must be the same: choose another schedule",
+          channel.sender, channel.what, channel.receiver,
+          differ.first - channel.messages.begin() + 1);
     }
   });
 }

@@ -51,6 +51,7 @@ CopyRange copy_range(const Program& program, const Op& op) {
 StepShape::StepShape(const Program& program)
     : model_(narrow_model(program.model, program.lengths.tensor)),
       share_(share_of(model_, program.lengths.head_shares())),
+      share_of_vocabulary_(program.vocabulary.share),
       kv_groups_(kv_groups(model_, program.lengths)),
       units_(parameter_units(model_)),
       counted_(counted_elements(program)) {}

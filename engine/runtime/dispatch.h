@@ -40,6 +40,7 @@ class StepShape {
 
   const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
   const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
+  const VocabularyShare& share() const { return share_of_vocabulary_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
 
   /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
@@ -59,6 +60,7 @@ class StepShape {
 
  private:
   ModelSpec model_, share_;
+  VocabularyShare share_of_vocabulary_;
   int64_t kv_groups_;
   std::vector<ParameterUnit> units_;
   std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
@@ -86,6 +88,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
   };
+
+  // A tied output matrix is the token table, the first tensor of the embedding unit; an untied one
+  // is the last tensor of the head unit, behind the norm.
+  const int64_t behind_norm =
+      model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
 
   switch (op.kind) {
     case OpKind::embed_forward: {
@@ -146,15 +153,50 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::loss: {
       const BoundOp<OpKind::loss> b(p, op, pointers);
-      // A tied output matrix is the token table, the first tensor of the embedding unit; an untied
-      // one is the last tensor of the head unit, behind the norm.
-      const int64_t behind_norm =
-          model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
       blocks.loss_forward_backward(
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
           b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p),
           b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
           b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::final_norm_forward: {
+      const BoundOp<OpKind::final_norm_forward> b(p, op, pointers);
+      blocks.final_norm_forward(b.whole<E>("head"), b.whole<E>("x"), own, b.whole<E>("h"));
+      return true;
+    }
+    case OpKind::vocabulary_forward: {
+      const BoundOp<OpKind::vocabulary_forward> b(p, op, pointers);
+      blocks.vocabulary_forward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
+                                b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own),
+                                b.whole<F>("terms"), b.whole<E>("gradient"),
+                                b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::vocabulary_merge: {
+      const BoundOp<OpKind::vocabulary_merge> b(p, op, pointers);
+      blocks.vocabulary_merge(b.whole<F>("part"), own, shape.first, b.whole<F>("terms"));
+      return true;
+    }
+    case OpKind::vocabulary_combine: {
+      const BoundOp<OpKind::vocabulary_combine> b(p, op, pointers);
+      blocks.vocabulary_combine(b.whole<E>("part"), b.whole<F>("part_terms"), b.whole<F>("terms"),
+                                own, shape.first, loss_scale(p), b.whole<E>("dh"));
+      return true;
+    }
+    case OpKind::vocabulary_backward: {
+      const BoundOp<OpKind::vocabulary_backward> b(p, op, pointers);
+      blocks.vocabulary_backward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
+                                 b.whole<int32_t>("tokens") + own, b.whole<F>("terms"), own,
+                                 tile(s.loss_tile, own), loss_scale(p),
+                                 b.whole<F>("output_grads") + behind_norm, b.whole<E>("dh"),
+                                 b.whole<double>("loss"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::final_norm_backward: {
+      const BoundOp<OpKind::final_norm_backward> b(p, op, pointers);
+      blocks.final_norm_backward(b.whole<E>("head"), b.whole<E>("x"), b.whole<E>("dh"), own,
+                                 b.whole<E>("dx"), b.whole<F>("head_grads"));
       return true;
     }
     case OpKind::mlp_backward: {
@@ -252,7 +294,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::add: {
       const BoundOp<OpKind::add> b(p, op, pointers);
-      blocks.add(b.whole<F>("part"), b.bytes("sum") / 4, b.whole<F>("sum"));
+      if (shape.tensor == Tensor::x || shape.tensor == Tensor::sum_own) {
+        blocks.add_to_rows(b.whole<E>("part"), own * model.hidden, b.whole<E>("sum"));
+      } else {
+        blocks.add(b.whole<F>("part"), b.bytes("sum") / 4, b.whole<F>("sum"));
+      }
       return true;
     }
     case OpKind::zero: {

@@ -189,10 +189,13 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
                 static_cast<double>(p.lengths.local_sequence));
       break;
-    case OpKind::add:
-      add.tiles(unit_count(), 0);
-      add.elementwise(Kernel::add, unit_count(), 1);
+    case OpKind::add: {
+      const bool floats = shape.tensor == Tensor::dk_all || shape.tensor == Tensor::dv_all;
+      const int64_t count = floats ? unit_count() : own * d;
+      add.tiles(count, 0);
+      add.elementwise(Kernel::add, count, 1);
       break;
+    }
     case OpKind::all_to_all: {
       const auto peers = static_cast<double>(parallel.ulysses - 1);
       const double bytes = exchanged_row_bytes(p, shape) * static_cast<double>(chunk);
@@ -390,6 +393,41 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
+    case OpKind::final_norm_forward:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_forward, own, d);
+      break;
+    case OpKind::vocabulary_forward: {
+      add.tiles(own, p.strategy.loss_tile);
+      const int64_t t = add.rows();
+      add.gemm(Kernel::gemm_nt, t, m.vocab, d);
+      add.elementwise(Kernel::loss, t, m.vocab);
+      if (!shape.for_input) break;
+      add.gemm(Kernel::gemm_nn, t, d, m.vocab);
+      add.elementwise(Kernel::embed_forward, t, d);  // rows of labels
+      break;
+    }
+    case OpKind::vocabulary_merge:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::add, own, kVocabularyTerms);
+      break;
+    case OpKind::vocabulary_combine:
+      add.tiles(own, 0);
+      for (int i = 0; i < 2; ++i) add.elementwise(Kernel::add, own, d);
+      break;
+    case OpKind::vocabulary_backward: {
+      add.tiles(own, p.strategy.loss_tile);
+      const int64_t t = add.rows();
+      add.gemm(Kernel::gemm_nt, t, m.vocab, d);
+      add.elementwise(Kernel::loss, t, m.vocab);
+      if (shape.for_input) add.gemm(Kernel::gemm_nn, t, d, m.vocab);
+      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      break;
+    }
+    case OpKind::final_norm_backward:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_backward, own, d);
+      break;
     case OpKind::zero:
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::zero, unit_count(), 1);

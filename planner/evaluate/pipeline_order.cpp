@@ -80,6 +80,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   try {
     wanted.costs.shares = shares(c);
     wanted.costs.sharing_ranks = ranks_that_share(p);
+    if (cuts_vocabulary(p)) vocabulary_share(model_, 0, p.stages);  // there are rows for all ranks
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
@@ -109,6 +110,8 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     }
     if (order.laid_out) {
       order.at_moments = held_in_lists(schedule, layers);
+      // Shares of the loss are computed at other moments than the last stage's passes.
+      if (cut) order.at_moments.held[Demand::kLossMoment] = 1;
     } else if (order.sliced_layout) {
       std::vector<int64_t> tokens;
       for (int64_t slice = 0; slice < p.slices; ++slice) {

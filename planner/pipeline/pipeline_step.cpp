@@ -12,6 +12,7 @@
 #include "planner/program/layout.h"
 #include "planner/schedule/memory_steps.h"
 #include "planner/schedule/registry.h"
+#include "planner/schedule/share_passes.h"
 
 namespace longspan {
 namespace {
@@ -117,11 +118,6 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
     }
     times.recompute = times.forward;
     if (stage == count - 1 && !cut) times.input += t.loss;
-    if (cut) {
-      // One product in forward and two in backward; every rank has its share.
-      times.vocabulary_forward = t.loss / 3 / static_cast<double>(p.stages);
-      times.vocabulary_backward = 2 * times.vocabulary_forward;
-    }
     costs.times.push_back(times);
     costs.messages.push_back(message_seconds(request, cost, programs.passed_on(stage)));
   }
@@ -132,6 +128,38 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   costs.copy_speeds = copy_speeds(cost.interference());
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;
+}
+
+// Adds the times of the shares of a cut vocabulary. Those of S, T, E and G are by rank.
+void add_vocabulary(const StepRequest& request, bool gradient_in_t, const CostModel& cost,
+                    ScheduleCosts& costs) {
+  const int64_t ranks = request.strategy.parallel.pipeline.stages;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const VocabularyTimes own = vocabulary_times(request, gradient_in_t, rank, cost);
+    StageTimes& times = costs.times[static_cast<size_t>(rank)];
+    times.vocabulary_forward = own.forward;
+    times.vocabulary_backward = own.backward;
+    times.embedding_forward = own.embedding;
+    times.embedding_backward = own.embedding_backward;
+    if (rank > 0) continue;
+    StageTimes &first = costs.times.front(), &last = costs.times.back();
+    first.forward += own.embedding + own.first_stage;
+    first.input += own.embedding_backward;
+    last.forward += own.last_stage;
+    last.input += own.last_stage_backward;
+  }
+  // Messages of one rank to all others, or from them, go one after another.
+  const auto others = static_cast<double>(ranks - 1);
+  const double of_terms = static_cast<double>(kVocabularyTerms * 4) /
+                          static_cast<double>(request.model.hidden * size_of(request.dtype));
+  costs.vocabulary_messages = {others * message_seconds(request, cost, 1),
+                               others * message_seconds(request, cost, of_terms),
+                               others * message_seconds(request, cost, 2)};
+}
+
+// The schedule of a pipeline, with all passes that its ranks execute.
+Schedule full_schedule(const Pipeline& pipeline, const ScheduleRequest& wanted) {
+  return with_share_passes(schedule_of(pipeline, wanted));
 }
 
 std::array<int64_t, kTierCount> arenas_of_rank(const RankProgram& rank) {
@@ -189,8 +217,9 @@ struct RanksShares {
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory rank_memory) {
   const Pipeline& p = request.strategy.parallel.pipeline;
-  if (family_of(p).takes_memory_limit) return std::nullopt;
-  const Schedule schedule = schedule_of(p, schedule_request(request));
+  const ScheduleFamily& family = family_of(p);
+  if (family.takes_memory_limit || family.cuts_vocabulary) return std::nullopt;
+  const Schedule schedule = full_schedule(p, schedule_request(request));
   if (!schedule.offloaded_shares.empty()) return std::nullopt;
   std::array<int64_t, kTierCount> most{};
   const auto include = [&](const std::array<int64_t, kTierCount>& bytes) {
@@ -265,6 +294,11 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
       case ActionKind::await_offload:
       case ActionKind::reload:
         return true;
+      case ActionKind::vocabulary_forward:
+      case ActionKind::vocabulary_backward:
+      case ActionKind::embedding_forward:
+      case ActionKind::embedding_backward:
+        return true;
       case ActionKind::backward_input:
       case ActionKind::backward_weight:
         return may_split;
@@ -295,13 +329,16 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
 
   ScheduleRequest wanted = schedule_request(request);
   wanted.costs = costs_of(request, programs, times, cost);
+  if (const ScheduleFamily& family = family_of(p); family.cuts_vocabulary) {
+    add_vocabulary(request, family.gradient_in_t, cost, wanted.costs);
+  }
   const RankBytes::Parts parts = memory.parts();
   wanted.costs.memory = memory_to_arrange(programs, kept, parts);
   int64_t of_all_stages = 0;
   for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
   wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   PipelineStep step;
-  step.schedule = schedule_of(p, wanted);
+  step.schedule = full_schedule(p, wanted);
   const Schedule& schedule = step.schedule;
   step.linked = link(schedule);
   step.timing = simulate(schedule, step.linked, wanted.costs);

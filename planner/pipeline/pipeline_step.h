@@ -22,8 +22,8 @@
 // forwards. Of lists that copy to the host, it has what is in flight there, and on the device what
 // the times of copies leave. For an exact answer, lists that can be lowered are laid out.
 //
-// If the vocabulary is cut, every rank has its share of embedding and output layer. Pure functions;
-// safe from any thread.
+// If the vocabulary is cut, every rank has its share of embedding and output layer. The passes on
+// it (S, T, E, G) take the time of their ops, each alone. Pure functions; safe from any thread.
 #pragma once
 
 #include <functional>
@@ -91,8 +91,9 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
 /// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
-/// layers are alike, and the lists consist of F, B, R and copies to the host, of whole sequences or
-/// of slices; or also of I and W, of whole sequences and all heads at once.
+/// layers are alike, and the lists consist of F, B, R, copies to the host and the passes of a cut
+/// vocabulary, of whole sequences or of slices; or also of I and W, of whole sequences and all
+/// heads at once.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.

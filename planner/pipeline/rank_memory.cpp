@@ -12,6 +12,10 @@
 namespace longspan {
 namespace {
 
+// Hidden states that a rank has with its share of the vocabulary: of two microbatches between S and
+// T, and a gradient.
+constexpr int64_t kBetween = 3;
+
 using TierBytes = std::array<int64_t, kTierCount>;
 
 TensorBytes bytes_of(const StepRequest& r) {
@@ -64,16 +68,15 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
   }
   if (!cut_) return;
   const StepRequest& first = programs.slice(0);
-  const auto part_of = [&](int64_t bytes) {
-    return round_up(ceil_div(bytes, programs.pipeline().stages), kArenaAlignment);
-  };
   const TensorBytes bytes = bytes_of(first);
   vocabulary_ = unit_states(first, bytes, microbatches_, {0, 2});
-  for (int64_t& tier : vocabulary_) tier = part_of(tier);
-  // Every rank has all tokens, the hidden states of a block, and its part of their gradient.
+  // Every rank has the tokens, and the last stage's output and its gradient, of microbatches
+  // between S and T.
   vocabulary_[static_cast<int>(Tier::host)] += round_up(bytes[Tensor::tokens_all], kArenaAlignment);
   const int64_t block = round_up(bytes[Tensor::x], kArenaAlignment);
-  loss_ = part_of(loss_bytes(first.model, first.strategy, bytes, bytes[Tensor::ws_loss])) +
+  const int64_t blocks = lengths_of(first.strategy, first.sequence).blocks();
+  vocabulary_[static_cast<int>(first.strategy.between_uses)] += kBetween * blocks * block;
+  loss_ = loss_bytes(first.model, first.strategy, bytes, bytes[Tensor::ws_vocabulary]) +
           round_up(bytes[Tensor::tokens], kArenaAlignment) + 2 * block;
 }
 

@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "planner/pipeline/shared_messages.h"
 #include "planner/pipeline/slices.h"
 #include "planner/schedule/attention_shares.h"
+#include "planner/schedule/share_passes.h"
 #include "planner/schedule/timing.h"
 
 namespace longspan {
@@ -22,18 +24,15 @@ Schedule without_pairs(Schedule schedule) {
 
 // An action takes one unit of time, copies take none.
 ScheduleCosts costs_of_order() {
-  ScheduleCosts costs;
+  ScheduleCosts costs = unit_costs();
   costs.times[0].offload = costs.times[0].reload = 0;
   return costs;
 }
 
 constexpr double kEnd = std::numeric_limits<double>::infinity();
 
-// The times at which actions start if each takes one unit: as soon as they can or, if ranks share
-// attention, at their meetings.
-std::vector<double> starts_of(const Schedule& schedule, const LinkedActions& linked,
-                              bool shares_attention) {
-  if (!shares_attention) return simulate(schedule, linked, costs_of_order()).starts;
+// The times at which actions start if ranks that share attention meet in one unit of time.
+std::vector<double> starts_of_meetings(const Schedule& schedule) {
   std::vector<double> starts;
   for (const std::vector<double>& of_rank : meeting_times(schedule)) {
     starts.insert(starts.end(), of_rank.begin(), of_rank.end());
@@ -45,10 +44,11 @@ std::vector<double> starts_of(const Schedule& schedule, const LinkedActions& lin
 class WithMessages {
  public:
   WithMessages(const Schedule& schedule, bool shares_attention)
-      : schedule_(without_pairs(schedule)),
+      : schedule_(with_share_passes(without_pairs(schedule))),
         meshes_(schedule.ranks_of_stages()),
         linked_(link(schedule_)),
-        action_starts_(starts_of(schedule_, linked_, shares_attention)),
+        timing_(simulate(schedule_, linked_, costs_of_order())),
+        action_starts_(shares_attention ? starts_of_meetings(schedule_) : timing_.starts),
         starts_(2 * static_cast<size_t>(schedule.all_stages()) *
                 static_cast<size_t>(schedule.microbatches) * static_cast<size_t>(schedule.slices)) {
     for (size_t i = 0; i < linked_.actions.size(); ++i) {
@@ -57,13 +57,24 @@ class WithMessages {
     }
   }
 
-  std::vector<Action> list(size_t rank) const {
+  /// A rank's list, and the ends of its messages of a cut vocabulary.
+  RankOfPipeline list(size_t rank) const {
     struct Sent {
       double received;
       Action wait;
     };
-    std::vector<Action> result;
+    RankOfPipeline own;
+    std::vector<Action>& result = own.actions;
     std::vector<Sent> sent;  // in the order of sending
+    const std::vector<SharedMessage> shared =
+        shared_messages(schedule_, linked_, timing_, static_cast<int32_t>(rank));
+    auto next = shared.begin();
+    // These waits come before RECV, so what they wait for is of an earlier time.
+    const auto end_shared = [&](double time) {
+      for (; next != shared.end() && next->received < time; ++next) {
+        own.sent.push_back({result.size(), next->what, next->microbatch});
+      }
+    };
     const auto wait_until = [&](double time) {
       for (auto it = sent.begin(); it != sent.end();) {
         if (it->received <= time) {
@@ -78,11 +89,12 @@ class WithMessages {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     for (size_t i = 0; i < actions.size(); ++i) {
       const Action& action = actions[i];
+      const double start = action.kind == ActionKind::optimizer ? kEnd : action_starts_[first + i];
+      end_shared(start);
       if (neighbour(action, -1)) {
         result.push_back(named(action, ActionKind::recv_forward, ActionKind::recv_backward));
       }
-      if (action.kind == ActionKind::optimizer) wait_until(kEnd);
-      if (is_compute(action.kind)) wait_until(action_starts_[first + i]);
+      if (is_compute(action.kind) || action.kind == ActionKind::optimizer) wait_until(start);
       result.push_back(action);
       if (const std::optional<Action> receiver = neighbour(action, 1)) {
         result.push_back(named(action, ActionKind::send_forward, ActionKind::send_backward));
@@ -90,11 +102,12 @@ class WithMessages {
                                                             ActionKind::wait_send_backward)});
       }
     }
+    end_shared(kEnd);
     wait_until(kEnd);
     if (result.empty() || result.back().kind != ActionKind::optimizer) {
       result.push_back({ActionKind::optimizer});
     }
-    return result;
+    return own;
   }
 
  private:
@@ -134,6 +147,7 @@ class WithMessages {
   Schedule schedule_;
   std::vector<int32_t> meshes_;  // by stage
   LinkedActions linked_;
+  ScheduleTiming timing_;
   std::vector<double> action_starts_;
   std::vector<double> starts_;  // of actions that pass something on, by index_of()
 };
@@ -163,7 +177,7 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   const WithMessages lists(schedule, shares);
   std::vector<RankProgram> programs;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
+    RankProgram& program = programs.emplace_back(RankProgram{request, lists.list(rank)});
     if (!schedule.offloaded_shares.empty()) {
       for (const Action& action : program.rank.actions) {
         program.rank.shares.push_back(has_microbatch(action.kind) ? schedule.offloaded_share(action)
@@ -179,6 +193,11 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
     own.boundary = {false, false};
     own.mesh = static_cast<int64_t>(rank);
     own.meshes = static_cast<int64_t>(schedule.ranks.size());
+    if (cuts_vocabulary(schedule)) {
+      own.vocabulary = {vocabulary_share(request.model, own.mesh, own.meshes), meshes.front(),
+                        meshes.back(), schedule.input_gradient_in_t};
+      own.model = share_model(request.model, own.mesh, own.meshes);
+    }
     int first = 0;
     int64_t in_model = 0;
     for (int32_t number = 0; number < schedule.all_stages(); ++number) {

@@ -13,6 +13,10 @@
 // Where ranks share attention (planner/schedule/attention_shares.h), the time of an action is that
 // of its meeting, and all of them go through their layers together: within a layer what is waited
 // for is of an earlier phase (planner/program/lowering/shared_attention.cpp).
+//
+// With a cut vocabulary, S, T, E, G and the ends' F and B also receive first and send last, and
+// their messages go from an earlier time to a later one. The wait until such a message has left is
+// in an action of a later time than all that receive it.
 #pragma once
 
 #include <vector>
@@ -29,9 +33,8 @@ struct RankProgram {
 };
 
 /// The programs of all ranks of a pipeline. `request` has the whole model and the pipeline;
-/// `schedule` is of that pipeline. Lists of F, B, I, W, R and copies can be lowered; for
-/// others
-/// build_program() throws. Their request.rank is that of `request`: the same in each mesh.
+/// `schedule` is of that pipeline. Lists of F, B, I, W, R, S, T and copies can be lowered; for
+/// others build_program() throws. Their request.rank is that of `request`: the same in each mesh.
 std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedule& schedule);
 
 /// The program of a rank of the world, in which meshes follow each other.

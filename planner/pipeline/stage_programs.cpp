@@ -49,6 +49,20 @@ LayersByKind most_on_a_rank(const std::vector<LayersByKind>& by_stage, const Pip
   return most;
 }
 
+namespace {
+
+// The most rows of the vocabulary on a rank.
+int64_t largest_share(const StepRequest& request) {
+  const int64_t ranks = request.strategy.parallel.pipeline.stages;
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    most = std::max(most, share_model(request.model, rank, ranks).vocab);
+  }
+  return most;
+}
+
+}  // namespace
+
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
     : pipeline_(request.strategy.parallel.pipeline),
       evaluate_(evaluate),
@@ -89,6 +103,7 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
     LayerRun of_rank = kinds[i];
     of_rank.layers = most[i];
     kinds_[i].slice = slice_request(request, of_rank);
+    if (cuts_vocabulary(pipeline_)) kinds_[i].slice.model.vocab = largest_share(request);
   }
 }
 

@@ -90,6 +90,15 @@ std::pair<double, double> copy_seconds(const StepRequest& slice, bool sliced,
   return sum;
 }
 
+// Seconds of one op of each shape, all blocks of a microbatch together.
+std::vector<double> block_seconds(const StepRequest& request, const CostModel& cost,
+                                  const std::vector<OpShape>& shapes) {
+  const Program program = empty_program(request);
+  std::vector<double> seconds = cost.durations(program, shapes);
+  for (double& of : seconds) of *= static_cast<double>(program.lengths.blocks());
+  return seconds;
+}
+
 // The slices' parts of a microbatch, over all layers of the model: ScheduleCosts::shares.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
@@ -152,20 +161,52 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     t.layer.back().offload = slices * offload / layers;
     t.layer.back().reload = slices * reload / layers;
   }
+  if (count > 1) t.shares = measured_shares(programs, earlier);
+  if (cuts_vocabulary(pipeline)) return t;
   const Phases middle = phases_of(programs, 0, kMiddle);
   const Phases first = phases_of(programs, 0, {true, false});
   const Phases last = phases_of(programs, 0, {false, true});
   t.embedding = slices * std::max(0.0, first.forward - middle.forward);
   t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
   t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
-  if (count > 1) t.shares = measured_shares(programs, earlier);
   return t;
 }
 
+VocabularyTimes vocabulary_times(const StepRequest& request, bool gradient_in_t, int64_t rank,
+                                 const CostModel& cost) {
+  const int64_t ranks = request.strategy.parallel.pipeline.stages;
+  StepRequest own = slice_request(request, layer_runs(request.model).front());
+  own.model = share_model(own.model, rank, ranks);
+  enum { kNorm, kForward, kMerge, kCombine, kBackward, kNormBackward, kRows, kRowsBackward, kAdd };
+  std::vector<OpShape> shapes(kAdd + 1);
+  const OpKind kinds[] = {
+      OpKind::final_norm_forward, OpKind::vocabulary_forward,  OpKind::vocabulary_merge,
+      OpKind::vocabulary_combine, OpKind::vocabulary_backward, OpKind::final_norm_backward,
+      OpKind::embed_forward,      OpKind::embed_backward,      OpKind::add};
+  for (size_t i = 0; i < shapes.size(); ++i) shapes[i].kind = kinds[i];
+  shapes[kForward].for_input = !gradient_in_t;
+  shapes[kBackward].for_input = gradient_in_t;
+  shapes[kAdd].tensor = Tensor::sum_own;
+  const std::vector<double> seconds = block_seconds(own, cost, shapes);
+  const auto others = static_cast<double>(ranks - 1);
+  const double merges = static_cast<double>(ranks) * seconds[kMerge];
+  VocabularyTimes times;
+  times.forward = seconds[kForward];
+  times.backward = merges + seconds[kBackward];
+  times.embedding = seconds[kRows];
+  times.embedding_backward = seconds[kRowsBackward];
+  times.first_stage = others * seconds[kAdd];
+  times.last_stage = seconds[kNorm];
+  times.last_stage_backward =
+      seconds[kNormBackward] +
+      (gradient_in_t ? others * seconds[kAdd] : static_cast<double>(ranks) * seconds[kCombine]);
+  return times;
+}
+
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks) {
-  if (cuts_vocabulary(programs.pipeline())) return 0;
   const auto rest = [&](StageBoundary boundary) { return phases_of(programs, 0, boundary).rest; };
-  const double with = ranks.front() == ranks.back()
+  // With a cut vocabulary every rank has a share of both ends.
+  const double with = cuts_vocabulary(programs.pipeline()) || ranks.front() == ranks.back()
                           ? rest({true, true})
                           : std::max(rest({true, false}), rest({false, true}));
   return std::max(0.0, with - rest(kMiddle));

@@ -30,6 +30,12 @@ enum class OpKind : uint8_t {
   mlp_forward,
   residual_forward,
   loss,
+  final_norm_forward,
+  vocabulary_forward,
+  vocabulary_merge,
+  vocabulary_combine,
+  vocabulary_backward,
+  final_norm_backward,
   mlp_backward,
   mlp_backward_input,
   mlp_backward_weight,
@@ -88,7 +94,7 @@ struct OpShape {
   Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
   int32_t kv_chunks = 0;          // attention, add, messages of attention: chunks of keys ...
   bool diagonal = false;          // ... of which the last is the query's own
-  bool first = false;             // attention: no earlier result to merge with
+  bool first = false;             // attention, vocabulary_merge, _combine: no earlier result
   bool into_sum = false;          // attention_forward: o_sum is given
   bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
   bool normed = false;            // qkv: the norm is a separate op
@@ -98,6 +104,7 @@ struct OpShape {
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
   bool on_host = false;       // adamw: on the host's processor and memory
+  bool for_input = false;     // vocabulary_forward, _backward: with the gradient of its input
   bool of_pipeline = false;   // all_reduce: over the stages of a pipeline, not within one; of
                               // gradients: over its ends
   bool operator==(const OpShape&) const = default;
@@ -117,9 +124,10 @@ struct Op {
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t microbatch = 0;
   int32_t head_group = 0;   // of attention and the ops around it
-  int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is
-  int32_t serial = -1;      // ... or if it is of shared attention, its number among the messages
-                            // of this rank to, or from, the other
+  int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is; -1:
+                            // it is of a cut vocabulary, or ...
+  int32_t serial = -1;      // ... of shared attention: its number among the messages of this rank
+                            // to, or from, the other
   int32_t peer = -1;        // likewise: the place of the other stage's mesh in the pipeline
   int32_t action = -1;      // its place in Program::actions
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent

@@ -50,17 +50,52 @@ double loss_scale(const Program& p) {
 
 int64_t world_ranks(const Program& p) { return p.place.meshes * p.strategy.parallel.ranks(); }
 
-int64_t message_number(const Program& p, const Op& op) {
-  const int64_t count = messages_per_channel(p);
+namespace {
+
+// The messages of a cut vocabulary, of each tensor, have channels from one mesh to another.
+int64_t vocabulary_channels(const Program& p) {
+  return p.vocabulary.share.is_cut() ? p.place.meshes * (p.place.meshes + 4) : 0;
+}
+
+// The terms go from each mesh to each other, what is between one mesh and all others by the other.
+int64_t vocabulary_channel(const Program& p, const Op& op) {
+  const int64_t meshes = p.place.meshes;
+  const bool arrives = op.kind == OpKind::receive;
+  const int64_t from = arrives ? op.peer : p.place.mesh, to = arrives ? p.place.mesh : op.peer;
+  switch (p.shapes[op.shape].tensor) {
+    case Tensor::vocabulary_terms:
+      return from * meshes + to;
+    case Tensor::h_own:
+      return meshes * meshes + to;
+    case Tensor::sum_own:
+    case Tensor::vocabulary_gradient:
+      return meshes * (meshes + 1) + from;
+    case Tensor::x:
+      return meshes * (meshes + 2) + from;
+    default:
+      return meshes * (meshes + 3) + to;
+  }
+}
+
+int64_t channel_of(const Program& p, const Op& op) {
   if (op.serial >= 0) {
     const bool arrives = op.kind == OpKind::receive;
     const int64_t sender = arrives ? op.peer : p.place.mesh;
     const int64_t receiver = arrives ? p.place.mesh : op.peer;
-    return (first_shared_channel(p) + sender * p.place.meshes + receiver) * count +
-           op.serial % count;
+    return first_shared_channel(p) + sender * p.place.meshes + receiver;
   }
+  if (op.from_stage < 0) return vocabulary_channel(p, op);
   const int64_t is_gradient = p.shapes[op.shape].tensor == Tensor::x ? 0 : 1;
-  return (op.from_stage * 2 + is_gradient) * count + op.microbatch * p.lengths.blocks() + op.index;
+  return vocabulary_channels(p) + op.from_stage * 2 + is_gradient;
+}
+
+}  // namespace
+
+int64_t message_number(const Program& p, const Op& op) {
+  const int64_t count = messages_per_channel(p);
+  const int64_t in_channel =
+      op.serial >= 0 ? op.serial % count : op.microbatch * p.lengths.blocks() + op.index;
+  return channel_of(p, op) * count + in_channel;
 }
 
 int64_t message_peer(const Program& p, const Op& op) {
@@ -128,7 +163,7 @@ int64_t sent_bytes(const Program& p, const Op& op) {
 }
 
 bool FirstBackward::is(const Op& op, const OpShape& shape) {
-  if (op.kind == OpKind::loss) return true;
+  if (op.kind == OpKind::loss || op.kind == OpKind::vocabulary_backward) return true;
   received_ |= op.kind == OpKind::receive && shape.tensor == Tensor::dx;
   return received_ && op.stream == Stream::compute && !is_exchange(op.kind);
 }
@@ -147,6 +182,9 @@ std::string describe(const Program& program, const Op& op) {
   if (names_tensor(op.kind)) text += fmt::format(" {}", name_of(shape.tensor));
   if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
+  if (is_message(op.kind) && op.from_stage < 0) {
+    text += fmt::format(" M{} m{}", op.peer, op.microbatch);
+  }
   if (op.from_stage >= 0) text += fmt::format(" S{} m{}", op.from_stage, op.microbatch);
   text += fmt::format(" {}", op.index);
   if (op.head_group > 0) text += fmt::format(" h{}", op.head_group);

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/vocabulary_share.h"
 #include "planner/program/op.h"
 #include "planner/program/tensor.h"
 #include "planner/schedule/actions.h"
@@ -50,14 +51,23 @@ struct StageLayers {
   int32_t before = -1, after = -1;
 };
 
+/// A share of the vocabulary, if a pipeline cuts it over its meshes.
+struct VocabularyCut {
+  VocabularyShare share;          // of the mesh; the model's vocabulary has its rows
+  int32_t first = -1, last = -1;  // the meshes of the first and the last stage
+  bool gradient_in_t = false;     // T computes the gradient of the last stage's output, not S
+  bool operator==(const VocabularyCut&) const = default;
+};
+
 struct Program {
-  ModelSpec model;  // with only the program's layers
+  ModelSpec model;  // with only the program's layers and share of the vocabulary
   StageBoundary boundary;
   Strategy strategy;
   Lengths lengths;
   Place place;                      // of this program's rank
   std::vector<StageLayers> stages;  // of a rank of a pipeline
-  std::vector<Action> actions;      // that the ops belong to
+  VocabularyCut vocabulary;
+  std::vector<Action> actions;  // that the ops belong to
   DType dtype = DType::float32;
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;
@@ -115,8 +125,8 @@ int64_t replicated_gradients(const Program& program, const OpShape& shape);
 /// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
 int64_t sent_bytes(const Program& program, const Op& op);
 
-/// Finds the first compute op of the first backward: the loss, or the first one after the next
-/// stage's gradient was received.
+/// Finds the first compute op of the first backward: the loss, or that of a share of the
+/// vocabulary, or the first one after the next stage's gradient was received.
 class FirstBackward {
  public:
   /// Whether `op`, of this shape, is that op. Call in program order until true.
@@ -142,6 +152,7 @@ struct StepRequest {
   int64_t mesh = 0, meshes = 1;  // ... and the mesh's place among those of a pipeline
   StageBoundary boundary = {};
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
+  VocabularyCut vocabulary = {};
 };
 
 /// Whether the step is one program. A pipeline has one for each rank, a model whose layers differ
@@ -169,14 +180,23 @@ struct SharedAttention {
   int64_t layers = 0;
 };
 
+/// The end of messages of a cut vocabulary: what the rank has sent of a microbatch has left.
+struct SharedSent {
+  size_t before = 0;  // this action of its list
+  Tensor what = Tensor::count;
+  int32_t microbatch = 0;
+};
+
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
 /// and its list of F, B, I, W, R, OPTIMIZER and the actions of copies and messages, in which every
-/// microbatch passes every stage.
+/// microbatch passes every stage. With a cut vocabulary also S, T, E and G, which send and receive
+/// by themselves.
 struct RankOfPipeline {
   std::vector<StageLayers> stages;
   std::vector<Action> actions;
   std::vector<double> shares = {};  // by action: of what F saves, what OFFLOAD moves; empty: all
   std::vector<SharedAttention> shared = {};  // in the order of the list
+  std::vector<SharedSent> sent = {};         // in order
 };
 /// The same for a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
 Program build_program(const StepRequest& request, const RankOfPipeline& rank);

@@ -1,10 +1,24 @@
 #include "planner/program/rank_links.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
 namespace longspan {
+
+namespace {
+
+std::string text_of(const Program& p, const Op& op) {
+  const Tensor tensor = p.shapes[op.shape].tensor;
+  if (op.serial >= 0) return "parts of attention";
+  if (op.from_stage < 0) return fmt::format("{} of the vocabulary", name_of(tensor));
+  return fmt::format("{} of stage {}", tensor == Tensor::x ? "residuals" : "gradients",
+                     op.from_stage);
+}
+
+}  // namespace
 
 int64_t messages_per_channel(const Program& p) {
   // A lot of shared attention has most messages in the backward, with all keys: queries and output
@@ -31,10 +45,10 @@ RankLinks links_of(const Program& p) {
     const bool sends = op.kind == OpKind::send;
     MessageChannel& channel = channels[number];
     channel.number = number;
+    if (channel.what.empty()) channel.what = text_of(p, op);
     channel.sender = sends ? own : peer;
     channel.receiver = sends ? peer : own;
     channel.messages.push_back(message);
-    channel.of_attention = op.serial >= 0;
   }
   for (auto& [number, channel] : channels) links.channels.push_back(std::move(channel));
   return links;

@@ -2,11 +2,12 @@
 // step: its groups, and the channels of its messages to and from other stages of a pipeline.
 //
 // A channel has the messages of one kind: the residuals, or their gradients, that one stage sends;
-// or all of shared attention from one rank to another. It has one sender and one receiver. A plain
-// value.
+// all of shared attention, or one tensor of a cut vocabulary, from one rank to another. It has one
+// sender and one receiver. A plain value.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "planner/program/program.h"
@@ -17,7 +18,7 @@ struct MessageChannel {
   int64_t number = 0;             // message m of a step is in channel m / channel_messages
   int sender = 0, receiver = 0;   // ranks of the world
   std::vector<int64_t> messages;  // in the order in which this rank sends or receives them
-  bool of_attention = false;
+  std::string what = {};          // "residuals of stage 1"
 };
 
 struct RankLinks {

@@ -103,6 +103,13 @@ ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTi
   return costs;
 }
 
+double ScheduleCosts::message(const Action& from, const Action& to) const {
+  const bool shares = of_vocabulary(from.kind) || of_vocabulary(to.kind);
+  if (!shares || !vocabulary_messages) return message(from.stage, to.stage);
+  if (from.kind != ActionKind::vocabulary_forward) return vocabulary_messages->hidden;
+  return of_vocabulary(to.kind) ? vocabulary_messages->terms : vocabulary_messages->gradient;
+}
+
 std::vector<double> shares_that_forwards_hide(const Schedule& schedule,
                                               const ScheduleCosts& costs) {
   check_costs(schedule, costs);
@@ -149,6 +156,10 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
       return t.vocabulary_forward * share.weight;
     case ActionKind::vocabulary_backward:
       return t.vocabulary_backward * share.weight;
+    case ActionKind::embedding_forward:
+      return t.embedding_forward * share.weight;
+    case ActionKind::embedding_backward:
+      return t.embedding_backward * share.weight;
     case ActionKind::offload:
       return t.offload * share.weight * schedule.offloaded_share(action);
     case ActionKind::reload:
@@ -204,8 +215,9 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");
   for (const StageTimes& t : costs.times) {
-    for (const double time : {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward,
-                              t.vocabulary_backward, t.offload, t.reload}) {
+    for (const double time :
+         {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward, t.vocabulary_backward,
+          t.embedding_forward, t.embedding_backward, t.offload, t.reload}) {
       check_number(time, "time of an action");
     }
   }

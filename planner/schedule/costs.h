@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "planner/schedule/schedule.h"
@@ -35,6 +36,8 @@ struct StageTimes {
   double recompute = 1;
   double vocabulary_forward = 0;   ///< S, of one rank's share
   double vocabulary_backward = 0;  ///< T
+  double embedding_forward = 0;    ///< E
+  double embedding_backward = 0;   ///< G
   double offload = 1;              ///< on the copy channel; does not occupy the rank
   double reload = 1;
 };
@@ -55,6 +58,14 @@ struct SliceShare {
   int64_t tokens = 1;  ///< memory is divided in proportion to tokens
 };
 
+/// Times to send, of one microbatch, a hidden state for each token between one rank and all others,
+/// the terms of the softmax among all, and what S computes of the gradient of the output.
+struct VocabularyMessages {
+  double hidden = 0;
+  double terms = 0;
+  double gradient = 0;
+};
+
 struct ScheduleCosts {
   std::vector<StageTimes> times = {{}};    ///< by stage of a pipe, or one entry for all
   std::vector<StageMemory> memory = {{}};  ///< by stage of a pipe, or one entry for all
@@ -69,6 +80,9 @@ struct ScheduleCosts {
   /// Communication time by stage, in both directions between it and the next stage; empty:
   /// `communication` for all.
   std::vector<double> messages;
+  /// Communication time between one rank and all others that have a share of the vocabulary; none:
+  /// as above.
+  std::optional<VocabularyMessages> vocabulary_messages;
   double sending = 0;  ///< how long a rank stops after an action that another rank needs
   /// For actions that run as one: the share of the shorter ones that the longest hides, 0 to 1.
   double hidden = 0;
@@ -86,6 +100,8 @@ struct ScheduleCosts {
   double message(int32_t from, int32_t to) const {
     return messages.empty() ? communication : messages[static_cast<size_t>(std::min(from, to))];
   }
+  /// The communication time between two actions.
+  double message(const Action& from, const Action& to) const;
 };
 
 /// Equal costs on every rank. `rank` has the times and `memory` the memory of one microbatch on all

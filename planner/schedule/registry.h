@@ -23,6 +23,7 @@ struct ScheduleFamily {
   bool attention_apart = false;
   bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
   bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
+  bool gradient_in_t = false;       ///< and T computes the gradient of the output, not S
   bool offloads = false;            ///< its lists copy what forwards save to the host and back
   bool recomputes = false;          ///< its lists repeat forwards before their backward
   /// Whether plans may use it. False if it copies the model, or has parts of a layer on several

@@ -107,8 +107,7 @@ class SharedMachine {
     for (const Wait& wait : linked_.waits_of(own.next)) {
       const double end = timing_.ends[wait.action];
       if (end < 0) return kNever;
-      const double delay =
-          costs_.message(linked_.actions[wait.action].stage, linked_.actions[own.next].stage);
+      const double delay = costs_.message(linked_.actions[wait.action], linked_.actions[own.next]);
       start = std::max(start, wait.delayed ? end + delay : end);
     }
     return start;

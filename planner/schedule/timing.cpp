@@ -75,7 +75,7 @@ class Simulation {
   }
 
   double delay(int32_t from, int32_t to) const {
-    return costs_.message(linked_.actions[from].stage, linked_.actions[to].stage);
+    return costs_.message(linked_.actions[from], linked_.actions[to]);
   }
 
   // A channel with both ways uses its second one for RELOAD.

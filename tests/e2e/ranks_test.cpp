@@ -22,7 +22,9 @@ const std::vector<std::string> kMeshes[] = {
     {"--tensor", "2", "--data", "2", "--zero", "2"},
     {"--data", "2", "--ulysses", "2", "--zero", "1"},
     {"--pipeline", "2", "--schedule", "1f1b", "--ulysses", "2"},
-    {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"}};
+    {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"},
+    {"--pipeline", "2", "--schedule", "1f1b-vocab-1", "--ulysses", "2"},
+    {"--pipeline", "4", "--schedule", "1f1b-vocab-2"}};
 
 struct Trained {
   json record;

@@ -90,7 +90,10 @@ std::vector<ParallelLayout> layouts() {
           {.ulysses = 2, .zero = 1, .pipeline = {2, "bfs", 2}},
           {.tensor = 2, .pipeline = {2, "gpipe"}},
           {.ulysses = 2, .zero = 3},
-          {.pipeline = {3, "1f1b"}}};
+          {.pipeline = {3, "1f1b"}},
+          {.pipeline = {4, "1f1b-vocab-1"}},
+          {.ulysses = 2, .zero = 1, .pipeline = {2, "1f1b-vocab-2"}},
+          {.data = 2, .zero = 2, .pipeline = {2, "1f1b-vocab-1"}}};
 }
 
 }  // namespace

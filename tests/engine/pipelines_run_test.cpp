@@ -108,6 +108,14 @@ const std::vector<Case> kRepeating = {
 const std::vector<Case> kRepeatingSlices = {
     {"chunkflow", 2, 1, 2, 2}, {"chunkflow", 3, 1, 3, 4}, {"chunkflow", 4, 1, 4, 3}};
 
+// Families that cut the vocabulary.
+const std::vector<Case> kCut = {
+    {"1f1b-vocab-1", 2, 1, 2},   {"1f1b-vocab-1", 3, 1, 5},   {"1f1b-vocab-1", 4, 1, 6},
+    {"1f1b-vocab-1", 8, 1, 8},   {"1f1b-vocab-2", 2, 1, 3},   {"1f1b-vocab-2", 3, 1, 4},
+    {"1f1b-vocab-2", 4, 1, 6},   {"v-half-vocab-1", 2, 2, 4}, {"v-half-vocab-1", 4, 2, 6},
+    {"v-half-vocab-2", 2, 2, 4}, {"v-half-vocab-2", 3, 2, 5},
+};
+
 StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
   StepCase step;
   step.model = turn % 3 == 0   ? model_with_heads(small_gpt(), 8, 8)
@@ -318,6 +326,10 @@ TEST_CASE("schedules that offload need less of the device") {
   CHECK(none < away);
 }
 
+TEST_CASE("a vocabulary that is cut over the ranks gives the numbers of one rank") {
+  check_whole_sequences(kCut);
+}
+
 TEST_CASE("one rank does all layers of a slice before the next slice") {
   int64_t turn = 0;
   for (const int64_t slices : {2, 4}) {
@@ -369,7 +381,9 @@ TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
        {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
         Case{"seq1f1b", 2, 1, 2, 4, true}, Case{"slimpipe", 4, 1, 2, 4}, Case{"bfs", 2, 2, 4},
         Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}, Case{"po-f", 2, 3, 4}, Case{"po-h", 3, 2, 4},
-        Case{"sppo", 3, 1, 2, 3}, Case{"chunkflow", 3, 1, 2, 3}, Case{"chronos-recomp", 2, 2, 4}}) {
+        Case{"sppo", 3, 1, 2, 3}, Case{"chunkflow", 3, 1, 2, 3}, Case{"chronos-recomp", 2, 2, 4},
+        Case{"1f1b-vocab-1", 3, 1, 4}, Case{"1f1b-vocab-2", 3, 1, 4},
+        Case{"v-half-vocab-1", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
     step.sequence = (c.equal_work ? 64 : 16) * c.slices;

@@ -20,7 +20,7 @@ namespace {
 
 // One of the three stages of a pipeline that otherwise follows `request`.
 Program stage_program(StepRequest request, size_t stage, std::string_view schedule) {
-  if (schedule != "1f1b") request.strategy.head_groups = 1;
+  if (schedule == "zb-h1") request.strategy.head_groups = 1;
   request.model.layers = 4;
   request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;
@@ -88,6 +88,10 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(stage_program(small, seed % 3, "zb-h1"));
     look(stage_program(large, seed % 3, "zb-h1"));
     look(stage_program(shared_request(seed), seed % 3, "zb-h1"));
+    for (const std::string_view schedule : {"1f1b-vocab-1", "1f1b-vocab-2"}) {
+      look(stage_program(small, seed % 3, schedule));
+      look(stage_program(large, seed / 2 % 3, schedule));
+    }
   }
   for (uint64_t seed = 0; seed < 12; ++seed) {
     for (int64_t rank = 0; rank < 4; ++rank) look(sharing_program(seed, rank));
@@ -285,7 +289,8 @@ TEST_CASE("kinds of ops and of tensors are what their names say") {
     CHECK(is_copy(kind) == (begins(name, "copy_") || begins(name, "io_")));
     CHECK(is_attention(kind) == begins(name, "attention_"));
     CHECK(is_product(kind) ==
-          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss"));
+          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss" ||
+           name == "vocabulary_forward" || name == "vocabulary_backward"));
   }
   for (int t = 0; t < kTensorCount; ++t) {
     const auto tensor = static_cast<Tensor>(t);

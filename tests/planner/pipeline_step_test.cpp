@@ -445,4 +445,68 @@ TEST_CASE("sums of schedules that offload or recompute are near their layouts") 
   }
 }
 
+// The seconds of the compute ops of every action of a rank's program, as listed.
+std::vector<double> seconds_of_actions(const Program& program, const CostModel& cost) {
+  const std::vector<double> durations = cost.durations(program);
+  std::vector<double> seconds(program.actions.size(), 0);
+  for (const Op& op : program.ops) {
+    if (op.stream == Stream::compute && op.action >= 0) seconds[op.action] += durations[op.shape];
+  }
+  return seconds;
+}
+
+TEST_CASE("memory and times of a cut vocabulary are those of the ranks' programs") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.cuts_vocabulary) continue;
+    StepRequest request = small_request(4, family.name, family.least_virtual_stages, 8);
+    request.model.tied_embeddings = family.gradient_in_t;
+    request.model.layers = 16;
+    for (SavedPolicy* policy : {&request.strategy.qkv, &request.strategy.attention_out,
+                                &request.strategy.mlp_input, &request.strategy.mlp_inner}) {
+      policy->where = Saved::keep;
+    }
+    INFO(family.name);
+    const PipelineStep exact = exact_step(request), summed = summed_step(request);
+    CHECK(!memory_alone(request, RankMemory::laid_out));  // the lists depend on times
+    CHECK(exact.schedule.ranks == summed.schedule.ranks);
+    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+    int64_t rows = 0;
+    for (size_t rank = 0; rank < exact.ranks.size(); ++rank) {
+      INFO("rank " << rank);
+      const RankProgram own = rank_programs(request, exact.schedule)[rank];
+      const Program program = build_program(own.request, own.rank);
+      rows += program.model.vocab;
+      const Layout layout = lay_out(program);
+      CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);
+      const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
+                           static_cast<double>(layout.live_bytes[0]);
+      CHECK(ratio > 0.85);
+      CHECK(ratio < 1.15);
+
+      const std::vector<double> seconds = seconds_of_actions(program, cost);
+      for (auto i = exact.linked.first_of_rank[rank]; i < exact.linked.first_of_rank[rank + 1];
+           ++i) {
+        const Action& action = exact.linked.actions[i];
+        if (!of_vocabulary(action.kind)) continue;
+        const auto at = std::find(program.actions.begin(), program.actions.end(), action);
+        REQUIRE(at != program.actions.end());
+        INFO(to_string(action));
+        // The first and last microbatch also zero gradients, and reduce them.
+        if (action.microbatch == 0 || action.microbatch == 7) continue;
+        // Where the last stage's backward needs the terms of all ranks, it may merge them before T.
+        if (!family.gradient_in_t && own.request.mesh == own.request.vocabulary.last) continue;
+        CHECK(exact.timing.ends[i] - exact.timing.starts[i] ==
+              Approx(seconds[at - program.actions.begin()]));
+      }
+    }
+    CHECK(rows == request.model.vocab);
+  }
+}
+
+TEST_CASE("a vocabulary of fewer groups of rows than ranks is refused") {
+  StepRequest request = small_request(4, "1f1b-vocab-1", 1, 8);
+  request.model.vocab = 17;
+  CHECK_THROWS_WITH(exact_step(request), Catch::Matchers::Contains("too few for 4 ranks"));
+}
+
 }  // namespace longspan

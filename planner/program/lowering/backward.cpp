@@ -8,10 +8,16 @@ namespace longspan {
 void StepLowering::backward() {
   restore_in_flight();
   if (!defers_weights_) count_backward();
-  if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
+  if (!stage_->boundary.has_loss) {
+    take(Tensor::dx, gradient_);
+  } else if (cuts_vocabulary()) {
+    gather_output_gradient();
+  }
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
   if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx, gradient_);
+  } else if (cuts_vocabulary()) {
+    spread_embedding_gradient();
   } else if (!defers_weights_) {
     embedding_backward();
   }

@@ -33,7 +33,7 @@ void StepLowering::begin_microbatch() {
   for_weights_.assign(layers_, {});
   gradient_.assign(blocks_, {});
   tokens_all_ = -1;
-  if (stage_->boundary.has_embedding || stage_->boundary.has_loss) {
+  if (!cuts_vocabulary() && (stage_->boundary.has_embedding || stage_->boundary.has_loss)) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
     builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
   }
@@ -47,10 +47,12 @@ void StepLowering::forward() {
   }
   const bool again = passes_again_.contains({stage_->stage, microbatch_, slice_});
   residual_.assign(blocks_, {});
-  if (stage_->boundary.has_embedding) {
-    embedding();
-  } else {
+  if (!stage_->boundary.has_embedding) {
     take(Tensor::x, residual_);
+  } else if (cuts_vocabulary()) {
+    gather_embedding();
+  } else {
+    embedding();
   }
   saves_ = !again;
   pass_layers();
@@ -59,6 +61,8 @@ void StepLowering::forward() {
     pass(Tensor::x, residual_);
   } else if (again) {
     drop_residual();
+  } else if (cuts_vocabulary()) {
+    spread_output();
   } else {
     loss_stage();
   }

@@ -27,6 +27,7 @@ Program empty_program(const StepRequest& request) {
   program.place = place_of(request.strategy.parallel, request.rank);
   program.place.mesh = request.mesh;
   program.place.meshes = request.meshes;
+  program.vocabulary = request.vocabulary;
   program.dtype = request.dtype;
   program.compute_capability = request.compute_capability;
   program.microbatches = request.microbatches;

@@ -4,8 +4,8 @@
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
 // backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
-// ring.cpp and tensor.cpp distribute it over ranks, and shared_attention.cpp over stages; groups.cpp
-// and ring.cpp are alternative orders of attention.
+// ring.cpp, tensor.cpp and vocabulary.cpp distribute it over ranks, and shared_attention.cpp over
+// stages; groups.cpp and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
@@ -68,6 +68,31 @@ struct InTransit {
   Tensor what = Tensor::x;
   std::vector<Parked> blocks;
   std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
+};
+
+/// A tensor of a microbatch that a rank with a share of the vocabulary keeps between actions, or
+/// has sent to others.
+struct SharedRows {
+  Tensor what = Tensor::h_own;
+  int microbatch = 0;
+  std::vector<Parked> blocks = {};
+  std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
+  bool stay = false;                // they are the kept ones themselves
+};
+
+/// The terms of a microbatch's softmax over all shares of the vocabulary, per block; and of each
+/// mesh, if the gradient of the output needs them.
+struct SharedTerms {
+  int microbatch = 0;
+  int uses = 1;  // left
+  std::vector<BufferId> merged = {};
+  std::vector<std::vector<BufferId>> parts = {};
+};
+
+/// A microbatch's tokens on a rank with a share of the vocabulary.
+struct SharedTokens {
+  BufferId all = -1;
+  int uses = 0;
 };
 
 /// K and V of one layer while it runs: on the device those of all chunks or of the slice that runs,
@@ -194,6 +219,46 @@ class StepLowering {
   /// All that the slice's forward has saved on the stage and OFFLOAD may move, in forward order.
   std::vector<Parked*> saved_of_slice();
   std::vector<Away>::iterator find_away();
+  // --- vocabulary.cpp: a share of a cut vocabulary
+  bool cuts_vocabulary() const { return program_.vocabulary.share.is_cut(); }
+  bool is_first_mesh() const { return program_.place.mesh == program_.vocabulary.first; }
+  bool is_last_mesh() const { return program_.place.mesh == program_.vocabulary.last; }
+  /// S, T, E and G.
+  void vocabulary_forward();
+  void vocabulary_backward();
+  void share_of_embedding();
+  void share_of_embedding_backward();
+  /// In place of the embedding, on the rank of the first stage: adds up the shares of all ranks.
+  void gather_embedding();
+  /// In place of its backward: passes the gradient of the first stage's input to all ranks.
+  void spread_embedding_gradient();
+  /// In place of the loss, on the rank of the last stage: passes the normed output to all ranks.
+  void spread_output();
+  /// Adds up the gradients of the normed output of all ranks.
+  void gather_output_gradient();
+  /// Begins, and ends, one of the four uses of a microbatch's tokens.
+  void open_shared_tokens();
+  void close_shared_tokens();
+  BufferId lookup(BufferId table, int block);
+  void embedding_gradient(int block, BufferId dx);
+  /// Begins, and ends, one of the uses of the terms of all shares.
+  SharedTerms& open_shared_terms();
+  void close_shared_terms();
+  /// The part of an output gradient that is in one share's, or another's that it receives.
+  void combine_shares(int block, const Parked& own, const SharedTerms& terms, BufferId dh);
+  /// Adds what the other ranks send of a block.
+  void add_shares(Tensor what, int block, BufferId sum);
+  std::vector<int32_t> receivers(Tensor what) const;
+  void shared_message(OpKind kind, Tensor what, int block, Operand rows, int32_t mesh);
+  SharedRows& keep_shared(Tensor what);
+  SharedRows take_shared(Tensor what);
+  SharedRows& begin_sending(Tensor what);
+  /// Sends the rows of a block; they are freed once they have left.
+  void send_shared(SharedRows& leaving, int block, BufferId rows);
+  void await_shared(const SharedSent& sent);
+  /// Counts a contribution to the gradients of the embedding or head unit, and finishes them with
+  /// the last.
+  void finish_share(int unit);
 
   // --- backward.cpp
   void backward();
@@ -364,7 +429,7 @@ class StepLowering {
   /// each. (If both are this rank's, it has one.)
   bool is_at_both_ends(int unit) const {
     return unit == embedding_unit() && program_.model.tied_embeddings &&
-           program_.place.meshes > 1 &&
+           program_.place.meshes > 1 && !cuts_vocabulary() &&
            program_.boundary.has_embedding != program_.boundary.has_loss;
   }
   /// Sums its gradients over both.
@@ -386,8 +451,12 @@ class StepLowering {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
   int units() const { return head_unit() + 1; }
-  /// On a stage that is last and not first, a tied embedding is a copy.
+  /// On a stage that is last and not first, a tied embedding is a copy. With a share of the
+  /// vocabulary, the head unit is needed for it, or for the final norm.
   bool has_unit(int unit) const {
+    if (cuts_vocabulary()) {
+      return unit != head_unit() || !program_.model.tied_embeddings || program_.boundary.has_loss;
+    }
     if (unit == embedding_unit()) {
       return program_.boundary.has_embedding ||
              (program_.boundary.has_loss && program_.model.tied_embeddings);
@@ -474,9 +543,13 @@ class StepLowering {
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
   std::vector<Away> away_;
-  std::set<std::array<int, 3>> passes_again_;  // stages, microbatches and slices of actions R
+  std::set<std::array<int, 3>> passes_again_;   // stages, microbatches and slices of actions R
   size_t shared_end_ = 0;                       // in RankOfPipeline::shared, of actions begun
   std::map<int32_t, int32_t> lent_, borrowed_;  // messages so far, by mesh
+  std::vector<SharedRows> kept_shared_, sent_shared_;
+  std::vector<SharedTokens> shared_tokens_;  // per microbatch
+  std::vector<SharedTerms> shared_terms_;
+  std::array<int64_t, 2> contributions_{0, 0};  // left, to the gradients of embedding and head unit
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;

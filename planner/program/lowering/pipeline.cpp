@@ -10,7 +10,10 @@
 namespace longspan {
 
 void StepLowering::begin(const Action& action) {
-  stage_ = &stage_of(action);
+  if (of_vocabulary(action.kind) && !cuts_vocabulary()) {
+    throw bad_input("{} in the schedule needs a vocabulary that is cut", to_string(action));
+  }
+  stage_ = of_vocabulary(action.kind) ? nullptr : &stage_of(action);
   microbatch_ = action.microbatch;
   slice_ = action.slice;
   defers_weights_ = action.kind == ActionKind::backward_input;

@@ -39,9 +39,20 @@ void StepLowering::run() {
     if (action.kind != ActionKind::recompute) continue;
     passes_again_.insert({action.stage, action.microbatch, action.slice});
   }
+  if (cuts_vocabulary()) {
+    const int64_t n = program_.microbatches;
+    const bool tied = program_.model.tied_embeddings;
+    shared_tokens_.resize(n);
+    contributions_ = {tied ? 2 * n : n, (tied ? 0 : n) + (is_last_mesh() ? n : 0)};
+  }
   int number = 0;
+  auto sent = rank_.sent.begin();
   for (const Action& action : rank_.actions) {
-    builder_.set_action(number++);
+    builder_.set_action(number);
+    for (; sent != rank_.sent.end() && sent->before == static_cast<size_t>(number); ++sent) {
+      await_shared(*sent);
+    }
+    ++number;
     if (has_microbatch(action.kind)) begin(action);
     switch (action.kind) {
       case ActionKind::forward:
@@ -66,6 +77,18 @@ void StepLowering::run() {
       case ActionKind::reload:
         reload();
         break;
+      case ActionKind::vocabulary_forward:
+        vocabulary_forward();
+        break;
+      case ActionKind::vocabulary_backward:
+        vocabulary_backward();
+        break;
+      case ActionKind::embedding_forward:
+        share_of_embedding();
+        break;
+      case ActionKind::embedding_backward:
+        share_of_embedding_backward();
+        break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
         break;
@@ -89,7 +112,7 @@ void StepLowering::run() {
         break;
       default:
         throw bad_input(
-            "{} in the schedule cannot be lowered yet; F, B, I, W, R, copies and OPTIMIZER can",
+            "{} in the schedule cannot be lowered; F, B, I, W, R, S, T, copies and OPTIMIZER can",
             to_string(action));
     }
   }

@@ -146,6 +146,9 @@ std::vector<NamedCase> pipeline_cases() {
   add(gpt, "kept", 2, {.ulysses = 2, .pipeline = {2, "slimpipe", 1, 4}});
   add(qwen, "tiled, stored", 4, {.tensor = 2, .pipeline = {3, "1f1b"}});
   add(gpt, "kept", 4, {.pipeline = {3, "gpipe"}});
+  add(llama, "kept", 3, {.ulysses = 2, .pipeline = {2, "1f1b-vocab-1"}});
+  add(qwen, "away, q-outer", 4, {.data = 2, .zero = 1, .pipeline = {3, "1f1b-vocab-2"}});
+  add(gpt, "kept", 4, {.pipeline = {2, "v-half-vocab-1", 2}});
   return cases;
 }
 
