@@ -46,8 +46,8 @@ BufferId at_unit(const std::vector<BufferId>& buffers, int unit) {
 
 // Assembles a unit of the model from the parts of all ranks: shards (ZeRO) give slices (TP), slices
 // give the whole. Ranks that do not have the unit, or have only copies, have empty parts.
-std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
-                             const std::vector<std::string>& parts) {
+std::vector<float> assembled(const Program& program, const ModelSpec& model,
+                             const ParameterUnit& unit, const std::vector<std::string>& parts) {
   const ParallelLayout& parallel = program.strategy.parallel;
   std::vector<float> whole(unit.elements);
   int64_t mesh = 0;
@@ -59,7 +59,7 @@ std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
     if (holders.index != 0) continue;  // the slice is assembled for its first holder
     std::string slice;
     for (const int holder : ranks_of(holders)) slice += parts[holder];
-    for (const SliceRun& run : slice_runs(program.model, unit, parallel.tensor, place.tensor)) {
+    for (const SliceRun& run : slice_runs(model, unit, parallel.tensor, place.tensor)) {
       std::memcpy(whole.data() + run.whole, slice.data() + 4 * run.narrow, 4 * run.count);
     }
   }
@@ -75,7 +75,7 @@ bool in_parts(const Program& program) {
 // Returns a whole unit of any state as float32, from any tier; `buffer` is -1 on ranks that do not
 // have it. If there are several ranks, rank 0 gets it, and the others get an empty vector.
 std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
-                              const ParameterUnit& unit) {
+                              const ModelSpec& model, const ParameterUnit& unit) {
   const Program& program = executor.program();
   const bool is_root = comm == nullptr || comm->rank() == 0;
   const bool gathers = comm != nullptr && in_parts(program);
@@ -93,7 +93,7 @@ std::vector<float> whole_unit(const Executor& executor, Communicator* comm, Buff
   }
   const std::string_view own(reinterpret_cast<const char*>(held.data()), 4 * held.size());
   const std::vector<std::string> parts = gather(*comm, whole_world(*comm), own, 0);
-  return is_root ? assembled(program, unit, parts) : std::vector<float>{};
+  return is_root ? assembled(program, model, unit, parts) : std::vector<float>{};
 }
 
 // Returns this rank's slice (TP) of a unit.
@@ -232,7 +232,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
         const int own = unit_of_program(program, model, unit);
-        whole_unit(executor, comm, at_unit(*section.buffers, own), units[unit]);
+        whole_unit(executor, comm, at_unit(*section.buffers, own), model, units[unit]);
       }
     }
     return;
@@ -254,9 +254,9 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
       for (const ParameterTensor& tensor : of.tensors) {
         tensors.push_back(
             {section.prefix + tensor.name, file_shape(tensor),
-             [&executor, comm, cached, buffer, &of, &section, tensor](float* out) {
+             [&executor, &model, comm, cached, buffer, &of, &section, tensor](float* out) {
                if (cached->unit != &of || cached->section != section.prefix) {
-                 *cached = {&of, section.prefix, whole_unit(executor, comm, buffer, of)};
+                 *cached = {&of, section.prefix, whole_unit(executor, comm, buffer, model, of)};
                }
                const float* values = cached->values.data() + tensor.offset;
                if (tensor.transposed_in_file) {

@@ -9,6 +9,7 @@
 #include "planner/pipeline/rank_program.h"
 #include "planner/pipeline/slices.h"
 #include "planner/pipeline/stage_times.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/layout.h"
 #include "planner/schedule/memory_steps.h"
 #include "planner/schedule/registry.h"
@@ -214,7 +215,8 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
         return false;
     }
   };
-  return request.model.uniform() && ranks_that_share(p) == 0 &&
+  return divides_shares(request.model, request.strategy, request.sequence) &&
+         ranks_that_share(p) == 0 &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });

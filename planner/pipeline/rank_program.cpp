@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "planner/schedule/timing.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 namespace {
@@ -124,8 +125,18 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   const std::vector<int32_t> meshes = schedule.ranks_of_stages();
   const WithMessages lists(schedule);
   std::vector<RankProgram> programs;
+  const std::vector<int64_t> slice_tokens =
+      request.strategy.parallel.pipeline.slices > 1
+          ? slice_lengths(request.model, request.strategy, request.sequence)
+          : std::vector<int64_t>{};
+  int64_t levels = 1, border = 0;
+  for (const int64_t count : layers) {
+    border += count;
+    levels = std::max(levels, static_cast<int64_t>(shares_before(request.model, border).size()));
+  }
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    RankProgram& program = programs.emplace_back(RankProgram{request, {{}, lists.list(rank)}});
+    RankProgram& program =
+        programs.emplace_back(RankProgram{request, {{}, lists.list(rank), slice_tokens, levels}});
     StepRequest& own = program.request;
     const Pipeline& all = request.strategy.parallel.pipeline;
     const int64_t slices = all.slices;
@@ -135,6 +146,7 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
     own.boundary = {false, false};
     own.mesh = static_cast<int64_t>(rank);
     own.meshes = static_cast<int64_t>(schedule.ranks.size());
+    own.model.runs.clear();
     int first = 0;
     int64_t in_model = 0;
     for (int32_t number = 0; number < schedule.all_stages(); ++number) {
@@ -147,6 +159,12 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
                           in_model};
         if (!stage.boundary.has_embedding) stage.before = meshes[number - 1];
         if (!stage.boundary.has_loss) stage.after = meshes[number + 1];
+        stage.enters = shares_before(request.model, in_model);
+        stage.leaves = shares_before(request.model, in_model + count);
+        if (!request.model.uniform()) {
+          const auto runs = runs_between(request.model, in_model, in_model + count);
+          own.model.runs.insert(own.model.runs.end(), runs.begin(), runs.end());
+        }
         own.boundary.has_embedding |= stage.boundary.has_embedding;
         own.boundary.has_loss |= stage.boundary.has_loss;
         first = stage.end;

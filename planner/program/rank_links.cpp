@@ -5,7 +5,9 @@
 
 namespace longspan {
 
-int64_t messages_per_channel(const Program& p) { return p.microbatches * p.lengths.blocks(); }
+int64_t messages_per_channel(const Program& p) {
+  return p.microbatches * p.lengths.blocks() * p.message_levels;
+}
 
 RankLinks links_of(const Program& p) {
   const ParallelLayout& parallel = p.strategy.parallel;

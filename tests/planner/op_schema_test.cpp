@@ -53,12 +53,29 @@ StepRequest shared_request(uint64_t seed) {
   return request;
 }
 
+// One of three stages, of which the second works on half of the tokens.
+Program stage_of_runs(StepRequest request, size_t stage, std::string_view schedule) {
+  request = in_runs(request);
+  if (schedule != "1f1b") request.strategy.head_groups = 1;
+  request.microbatches = 4;
+  request.strategy.parallel.pipeline.stages = 3;
+  ScheduleRequest wanted;
+  wanted.ranks = 3;
+  wanted.microbatches = 4;
+  const RankProgram own =
+      rank_programs(request, make_schedule(schedule_family(schedule), wanted))[stage];
+  return build_program(own.request, own.rank);
+}
+
 // Small steps of one rank and of two, large ones of several ranks, and stages of pipelines of both.
 void for_programs(const std::function<void(const Program&)>& look) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const StepRequest small = random_request(seed), large = ranks_request(seed);
     look(build_program(small));
     look(build_program(large));
+    look(build_program(in_runs(small)));
+    look(stage_of_runs(small, seed % 3, "1f1b"));
+    look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));
     look(stage_program(small, seed % 3, "1f1b"));
     look(stage_program(large, seed % 3, "1f1b"));

@@ -6,8 +6,10 @@ namespace longspan {
 
 Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
   if (!saves_) return Saved::recompute;
-  // The first layers wait longest for their backward, so the policy applies to them.
-  const bool applies = layer < policy.fraction * static_cast<double>(layers_);
+  // The first layers wait longest for their backward, so the policy applies to them: to the same
+  // fraction of each kind, so that kinds keep what they would keep alone.
+  const PlaceInKind& place = places_in_kinds_[static_cast<size_t>(layer)];
+  const bool applies = place.before < policy.fraction * static_cast<double>(place.all);
   return applies ? policy.where : Saved::keep;
 }
 
@@ -51,7 +53,7 @@ void StepLowering::pass_without_saving() {
   saves_ = false;
   residual_.assign(blocks_, {});
   embedding();
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  forward_layers();
   for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
   saves_ = true;
 }
@@ -61,14 +63,23 @@ void StepLowering::pass_forward() {
   if (stage_->boundary.has_embedding) {
     embedding();
   } else {
-    take(Tensor::x, residual_);
+    take(Tensor::x);
   }
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  forward_layers();
   if (stage_->boundary.has_loss) {
     loss_stage();
   } else {
-    pass(Tensor::x, residual_);
+    pass(Tensor::x);
   }
+}
+
+void StepLowering::forward_layers() {
+  shares_ = stage_->enters;
+  for (int layer = stage_->first; layer < stage_->end; ++layer) {
+    change_shares(shares_of_layers_[layer], Tensor::x, layer);
+    forward_layer(layer);
+  }
+  change_shares(stage_->leaves, Tensor::x, stage_->end - 1);
 }
 
 void StepLowering::embedding() {
@@ -207,7 +218,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   saved_here.lse[block] = builder_.park(b.lse, keep_o);
 
   const bool next_in_place = keep_y == Saved::recompute;
-  const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
+  const BufferId next = next_in_place ? y : device_output(layer, block);
   const BufferId inner = mlp_forward(layer, block, y, next);
   if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
   leave_block(layer, block, next, inner);
@@ -231,7 +242,7 @@ void StepLowering::forward_without_attention(int layer) {
   for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = open_residual(layer, block);
     const bool in_place = saved_input(layer) != Saved::keep;
-    const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
+    const BufferId next = in_place ? x : device_output(layer, block);
     leave_block(layer, block, next, mlp_forward(layer, block, x, next));
   }
 }
@@ -245,7 +256,7 @@ void StepLowering::forward_layer(int layer) {
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
   }
-  if (!program_.model.attention) {
+  if (!attends(layer)) {
     forward_without_attention(layer);
   } else if (in_groups()) {
     forward_groups(layer);
