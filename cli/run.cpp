@@ -27,6 +27,7 @@
 #include "engine/train/states.h"
 #include "engine/train/trainer.h"
 #include "planner/plan/pipeline_plan.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {
@@ -304,12 +305,7 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
 
 // Throws unless the engine can run the plan with the ranks that are started.
 void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
-  if (!plan.model.uniform()) {
-    throw bad_input(
-        "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
-        "those whose layers are alike; try explain or simulate",
-        flags.plan, plan.model.name);
-  }
+  check_shares(plan.model, plan.strategy, plan.sequence);
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
       pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(

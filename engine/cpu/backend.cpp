@@ -14,10 +14,10 @@ namespace {
 
 // Adapts the blocks to the dispatch. Attention has a model of its own: this rank's share.
 struct Blocks {
-  Blocks(const StepShape& step, ThreadPool& pool)
-      : layer(make_block_context(step.model(), pool)),
-        attention(make_block_context(step.attention(), pool)) {
-    layer.share = step.share();
+  Blocks(const LayerShape& layers, const VocabularyShare& share, ThreadPool& pool)
+      : layer(make_block_context(layers.model(), pool)),
+        attention(make_block_context(layers.attention(), pool)) {
+    layer.share = share;
   }
 
   void embed_forward(auto... args) { cpu::embed_forward(layer, args...); }
@@ -65,6 +65,8 @@ struct Blocks {
     (of_mlp ? norm2_backward : norm1_backward)(layer, unit, x, dh, n, more, dx, unit_gradient);
   }
   void residual_backward(auto... args) { cpu::residual_backward(layer, args...); }
+  void select_rows(auto... args) { cpu::select_rows(layer, args...); }
+  void restore_rows(auto... args) { cpu::restore_rows(layer, args...); }
   void embed_backward(auto... args) { cpu::embed_backward(layer, args...); }
   void add(const float* part, int64_t n, float* sum) { cpu::add(*layer.pool, part, n, sum); }
   void add_to_rows(const float* part, int64_t n, float* sum) { add(part, n, sum); }
@@ -84,7 +86,8 @@ void copy(const Program& program, const Op& op, const OperandPointers& pointers)
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const Program& program, int threads, Communicator* comm)
-      : step_(program), comm_(comm), pool_(threads), host_pool_(threads), blocks_(step_, pool_) {
+      : step_(program), comm_(comm), pool_(threads), host_pool_(threads) {
+    for (const LayerShape& kind : step_.kinds()) blocks_.emplace_back(kind, step_.share(), pool_);
     if (comm != nullptr) ranks_.emplace(*comm);
   }
 
@@ -104,14 +107,14 @@ class CpuBackend final : public Backend {
   StepShape step_;
   Communicator* comm_;
   std::optional<HostExchange> ranks_;
-  ThreadPool pool_;       // of the compute stream
-  ThreadPool host_pool_;  // of the host stream: AdamW with the optimizer on the host
-  Blocks blocks_;
+  ThreadPool pool_;             // of the compute stream
+  ThreadPool host_pool_;        // of the host stream: AdamW with the optimizer on the host
+  std::vector<Blocks> blocks_;  // by kind of layers
 };
 
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
-  if (run_block<float>(blocks_, step_, p, op, pointers)) return;
+  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) return;
   switch (op.kind) {
     case OpKind::batch: {
       const BoundOp<OpKind::batch> b(p, op, pointers);

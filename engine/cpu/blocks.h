@@ -20,6 +20,7 @@
 #include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
 #include "models/vocabulary_share.h"
+#include "planner/program/token_share.h"
 
 namespace longspan {
 struct StepContext;
@@ -72,6 +73,11 @@ void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens
 void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx, int64_t n,
                     int64_t position0, float* unit_gradient);
 
+/// rows[i,d] = all[choice.at(i),d], for choice.inner rows.
+void select_rows(const BlockContext&, const float* all, const RowChoice& choice, float* rows);
+/// all[choice.at(i),d] = rows[i,d].
+void restore_rows(const BlockContext&, const float* rows, const RowChoice& choice, float* all);
+
 /// h[n,d] = norm1(x[n,d]). qkv_forward includes it unless its input is already normed.
 void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
 /// dx[n,d] = more[n,d] + norm1'(x; dh[n,d]); adds the gradient of norm1's weight (and bias). dx may
@@ -83,22 +89,22 @@ void norm2_forward(const BlockContext&, const float* unit, const float* y, int64
 void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
                     int64_t n, const float* more, float* dy, float* unit_gradient);
 
-/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). Row r is at global position
-/// position0 + r. With `normed`, x is already norm1's output. For a group of heads, A and G are the
-/// group's widths; without k and v only q is projected.
+/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). `tokens` has the global
+/// positions of the rows. With `normed`, x is already norm1's output. For a group of heads, A and G
+/// are the group's widths; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
-                 int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace,
-                 const HeadGroup& heads = {});
+                 const TokenPositions& tokens, int64_t tile, float* q, float* k, float* v,
+                 float* workspace, const HeadGroup& heads = {});
 /// dx[n,d] += the gradient from dq, dk, dv (overwritten) through rope, qk_norm, Wqkv, norm1; adds
 /// these tensors' gradients. With `normed`, x is norm1's output h, and dx[n,d] is *written* with
 /// h's gradient (norm1_backward does the rest). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
-                  int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
-                  float* unit_gradient, float* workspace, const HeadGroup& heads = {});
+                  const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
+                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {});
 /// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
 /// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
 void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
-                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
                         float* dqkv, float* dh, float* unit_gradient, float* workspace);
 void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const float* dqkv,
                          float* unit_gradient);

@@ -19,9 +19,10 @@ namespace longspan::cuda {
 template <class T>
 class Blocks {
  public:
-  /// `deterministic` makes attention's backward repeatable too. `step` and `queue` must outlive the
-  /// blocks. Throws bad_input if heads are wider than the kernels support.
-  Blocks(const StepShape& step, const Queue& queue, bool deterministic);
+  /// `deterministic` makes attention's backward repeatable too. `layers` and `queue` must outlive
+  /// the blocks. Throws bad_input if heads are wider than the kernels support.
+  Blocks(const LayerShape& layers, const VocabularyShare& share, const Queue& queue,
+         bool deterministic);
 
   void embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0, T* x);
   void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
@@ -29,15 +30,15 @@ class Blocks {
   void norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h);
   void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, const T* more,
                      T* dx, float* unit_gradient);
-  void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+  void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
                    int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
   /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
-  void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+  void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);
-  void qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0, int64_t tile,
-                          float* dq, float* dk, float* dv, T* dqkv, T* dh, float* unit_gradient,
-                          T* workspace);
+  void qkv_backward_input(const T* unit, const T* h, int64_t n, const TokenPositions& tokens,
+                          int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
+                          float* unit_gradient, T* workspace);
   void qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
@@ -53,6 +54,8 @@ class Blocks {
                     float* unit_gradient, bool partial);
   void out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta);
   void out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient, bool partial);
+  void select_rows(const T* all, const RowChoice& choice, T* rows);
+  void restore_rows(const T* rows, const RowChoice& choice, T* all);
   void residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n, T* y);
   void residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
@@ -86,10 +89,11 @@ class Blocks {
   struct Parts;  // all of them
   Parts parts_of(const HeadGroup& heads) const;
   void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
-  void forward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
-                    T* to);
-  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
-                           float* dy, float* unit_gradient, T* before);
+  void forward_part(const T* unit, const Part& part, const T* h, int64_t n,
+                    const TokenPositions& tokens, T* to);
+  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
+                           const TokenPositions& tokens, float* dy, float* unit_gradient,
+                           T* before);
   void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
@@ -105,7 +109,8 @@ class Blocks {
   template <class Float>
   NormTensors<Float> norm_tensors(Float* unit, bool of_mlp) const;
 
-  const StepShape& step_;
+  const LayerShape& layers_;
+  const VocabularyShare& share_;
   const ModelSpec& model_;
   const Queue& queue_;
   bool deterministic_;

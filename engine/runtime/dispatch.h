@@ -33,19 +33,32 @@ struct CopyRange {
 };
 CopyRange copy_range(const Program& program, const Op& op);
 
+/// One kind of a program's layers, as a rank computes it.
+class LayerShape {
+ public:
+  LayerShape(const ModelSpec& model, const Lengths& lengths);
+
+  const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
+  const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
+  /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
+  /// group attend with.
+  HeadGroup group_of(int64_t group) const;
+
+ private:
+  ModelSpec model_, share_;
+  int64_t kv_groups_, head_groups_, ranks_;
+};
+
 /// What a backend computes once about the programs that it will run.
 class StepShape {
  public:
   explicit StepShape(const Program& program);
 
-  const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
-  const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
-  const VocabularyShare& share() const { return share_of_vocabulary_; }
+  /// By kind of layers.
+  const std::vector<LayerShape>& kinds() const { return kinds_; }
+  const LayerShape& kind(int kind) const { return kinds_[static_cast<size_t>(kind)]; }
+  const VocabularyShare& share() const { return share_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
-
-  /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
-  /// group attend with.
-  HeadGroup group_of(const Program& program, int64_t group) const;
 
   /// The ranges (in elements) of this rank's gradients of a unit whose squares it adds to the
   /// gradient norm. Gradients that are replicated in a tensor group count on its first rank only.
@@ -59,18 +72,22 @@ class StepShape {
   std::vector<Update> updates(const Program& program, const Op& op) const;
 
  private:
-  ModelSpec model_, share_;
-  VocabularyShare share_of_vocabulary_;
-  int64_t kv_groups_;
+  std::vector<LayerShape> kinds_;
+  VocabularyShare share_;
   std::vector<ParameterUnit> units_;
-  std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
+  std::vector<std::vector<UnitRange>> counted_;  // of layers, by kind
+  std::vector<UnitRange> counted_at_ends_;       // of embedding and head unit
 };
+
+/// The kind of layers that an op works on.
+inline int layer_kind(const Program& p, const Op& op) { return p.shapes[op.shape].layer_kind; }
 
 /// Fills `tokens` with a microbatch's inputs and labels, block by block, in the order in which this
 /// rank holds its tokens.
 void fill_tokens(const Program& program, const Op& op, int32_t* tokens, const StepContext& context);
 
-/// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds.
+/// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds. `blocks` are
+/// those of layer_kind(p, op).
 template <class Element, class Blocks>
 bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op& op,
                const OperandPointers& pointers) {
@@ -78,10 +95,12 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   using F = float;
   const OpShape& shape = p.shapes[op.shape];
   const Strategy& s = p.strategy;
-  const ModelSpec& model = step.model();
-  const int64_t own = p.lengths.own_block(), own_run = p.lengths.own_run();
-  const int64_t block = p.lengths.dense_block(), own_chunk = p.lengths.own_chunk();
-  const int64_t chunk = p.lengths.chunk, index = op.index;
+  const LayerShape& layers = step.kind(shape.layer_kind);
+  const ModelSpec& model = layers.model();
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const int64_t own = lengths.own_block(), own_run = lengths.own_run();
+  const int64_t block = lengths.dense_block(), own_chunk = lengths.own_chunk();
+  const int64_t chunk = lengths.chunk, index = op.index;
   // Attention needs positions only where the causal mask cuts: in the query's own chunk.
   const int64_t kv_rows = shape.kv_chunks * chunk;
   const int64_t query = shape.diagonal ? kv_rows - chunk : kv_rows;
@@ -112,9 +131,9 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::qkv_forward: {
       const BoundOp<OpKind::qkv_forward> b(p, op, pointers);
       blocks.qkv_forward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
-                         first_own_token(p, index), tile(s.projection_tile, own_chunk),
+                         own_tokens(p, shape.layer_kind, index), tile(s.projection_tile, own_chunk),
                          b.heads<E>("q"), b.heads<E>("k"), b.heads<E>("v"), b.whole<E>("workspace"),
-                         step.group_of(p, op.head_group));
+                         layers.group_of(op.head_group));
       return true;
     }
     case OpKind::attention_forward: {
@@ -251,18 +270,19 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::qkv_backward: {
       const BoundOp<OpKind::qkv_backward> b(p, op, pointers);
       blocks.qkv_backward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
-                          first_own_token(p, index), tile(s.projection_tile, own_chunk),
-                          b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-                          b.at<E>("dx", index), b.whole<F>("grads"), b.whole<E>("workspace"),
-                          step.group_of(p, op.head_group));
+                          own_tokens(p, shape.layer_kind, index),
+                          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"),
+                          b.heads<F>("dv"), b.at<E>("dx", index), b.whole<F>("grads"),
+                          b.whole<E>("workspace"), layers.group_of(op.head_group));
       return true;
     }
     case OpKind::qkv_backward_input: {
       const BoundOp<OpKind::qkv_backward_input> b(p, op, pointers);
-      blocks.qkv_backward_input(
-          b.whole<E>("params"), b.at<E>("h", index), own_chunk, first_own_token(p, index),
-          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-          b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
+      blocks.qkv_backward_input(b.whole<E>("params"), b.at<E>("h", index), own_chunk,
+                                own_tokens(p, shape.layer_kind, index),
+                                tile(s.projection_tile, own_chunk), b.heads<F>("dq"),
+                                b.heads<F>("dk"), b.heads<F>("dv"), b.whole<E>("dqkv"),
+                                b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::qkv_backward_weight: {
@@ -281,6 +301,20 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::residual_backward: {
       const BoundOp<OpKind::residual_backward> b(p, op, pointers);
       blocks.residual_backward(shape.of_mlp, b.whole<E>("dx"), own, b.whole<F>("grads"));
+      return true;
+    }
+    case OpKind::select_rows: {
+      const BoundOp<OpKind::select_rows> b(p, op, pointers);
+      const int outer = p.buffers[b.id("all")].kind;
+      blocks.select_rows(b.whole<E>("all"), rows_of_block(p, shape.layer_kind, outer),
+                         b.whole<E>("rows"));
+      return true;
+    }
+    case OpKind::restore_rows: {
+      const BoundOp<OpKind::restore_rows> b(p, op, pointers);
+      const int outer = p.buffers[b.id("all")].kind;
+      blocks.restore_rows(b.whole<E>("rows"), rows_of_block(p, shape.layer_kind, outer),
+                          b.whole<E>("all"));
       return true;
     }
     case OpKind::embed_backward: {

@@ -54,7 +54,7 @@ bool is_shared(const Program& program, const ParameterUnit& unit) {
 std::vector<SliceRun> runs_at(const Program& program, const ModelSpec& model,
                               const ParameterUnit& unit, const Place& place) {
   if (!is_shared(program, unit)) {
-    return slice_runs(program.model, unit, program.strategy.parallel.tensor, place.tensor);
+    return slice_runs(model, unit, program.strategy.parallel.tensor, place.tensor);
   }
   const int64_t meshes = program.place.meshes;
   return share_runs(share_model(model, place.mesh, meshes),

@@ -4,6 +4,7 @@
 
 #include "planner/evaluate/by_period.h"
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
 #include "planner/simulate/simulate.h"
@@ -65,8 +66,15 @@ Evaluation time_first(const StepRequest& request, const CostModel& cost) {
 
 }  // namespace
 
+bool is_priced_by_kinds(const StepRequest& request) {
+  if (request.strategy.parallel.has_pipeline()) return true;
+  return !request.model.uniform() &&
+         (!divides_shares(request.model, request.strategy, request.sequence) ||
+          ops_estimate(request) > kMostListedOps);
+}
+
 Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
-  if (!is_one_program(request.model, request.strategy)) {
+  if (is_priced_by_kinds(request)) {
     const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
   }
@@ -79,9 +87,7 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  if (is_one_program(request.model, request.strategy)) {
-    return time_first(request, cost).step_seconds;
-  }
+  if (!is_priced_by_kinds(request)) return time_first(request, cost).step_seconds;
   const auto time_stage = [&](const StepRequest& stage) { return time_first(stage, cost); };
   return evaluate_pipeline(request, cost, time_stage, RankMemory::summed).whole.step_seconds;
 }

@@ -250,7 +250,7 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   };
   TierBytes bytes;
   try {
-    if (state_->is_one_program(c)) {
+    if (!is_priced_by_kinds(asked)) {
       bytes = state_->counted(exact_arenas(asked));
     } else if (const auto peak = peak_without_times(asked, exact_memory, RankMemory::laid_out)) {
       bytes = *peak;

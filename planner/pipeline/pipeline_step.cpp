@@ -9,6 +9,7 @@
 #include "planner/pipeline/rank_program.h"
 #include "planner/pipeline/slices.h"
 #include "planner/pipeline/stage_times.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/layout.h"
 #include "planner/schedule/memory_steps.h"
 #include "planner/schedule/registry.h"
@@ -284,21 +285,22 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
   const Pipeline& p = request.strategy.parallel.pipeline;
   // The gradients of weights may come later, of whole sequences and of all heads at once.
   const bool may_split = p.slices == 1 && request.strategy.head_groups == 1;
+  const bool alike = request.model.uniform();
   const auto can_be_lowered = [&](const Action& action) {
     switch (action.kind) {
       case ActionKind::forward:
       case ActionKind::backward:
       case ActionKind::optimizer:
+        return true;
       case ActionKind::recompute:
       case ActionKind::offload:
       case ActionKind::await_offload:
       case ActionKind::reload:
-        return true;
       case ActionKind::vocabulary_forward:
       case ActionKind::vocabulary_backward:
       case ActionKind::embedding_forward:
       case ActionKind::embedding_backward:
-        return true;
+        return alike;
       case ActionKind::backward_input:
       case ActionKind::backward_weight:
         return may_split;
@@ -306,7 +308,8 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
         return false;
     }
   };
-  return request.model.uniform() &&
+  return divides_shares(request.model, request.strategy, request.sequence) &&
+         (alike || ranks_that_share(p) == 0) &&
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });

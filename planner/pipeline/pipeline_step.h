@@ -14,9 +14,9 @@
 //
 // A model whose layers differ (ModelSpec::runs) has a program for each kind of layer, even if all
 // are on one rank. The time of a stage is the sum over its layers. A rank holds the lasting memory
-// of all its layers, plus the temporary memory of the running kind. The time to sample tokens, and
-// to merge those that passed by, is not modelled; tokens that pass by count in memory and in
-// messages between stages.
+// of all its layers, plus the temporary memory of the running kind. The time to select tokens, and
+// to put them back among those that passed by, is not modelled; tokens that pass by count in memory
+// and in messages between stages.
 //
 // The sum ignores the cost of packing, and that in some schedules gradients come after all
 // forwards. Of lists that copy to the host, it has what is in flight there, and on the device what
@@ -91,9 +91,10 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
 /// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
-/// layers are alike, and the lists consist of F, B, R, copies to the host and the passes of a cut
-/// vocabulary, of whole sequences or of slices; or also of I and W, of whole sequences and all
-/// heads at once.
+/// the tokens of runs divide (divides_shares()), and the lists consist of F and B, of whole
+/// sequences or of slices; or also of I and W, of whole sequences and all heads at once. If layers
+/// are alike, also of R, copies to the host and the passes of a cut vocabulary, and ranks may share
+/// attention.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.

@@ -10,6 +10,7 @@
 #include "planner/schedule/attention_shares.h"
 #include "planner/schedule/share_passes.h"
 #include "planner/schedule/timing.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 namespace {
@@ -176,6 +177,15 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
   const bool shares = ranks_that_share(request.strategy.parallel.pipeline) > 0;
   const WithMessages lists(schedule, shares);
   std::vector<RankProgram> programs;
+  const std::vector<int64_t> slice_tokens =
+      request.strategy.parallel.pipeline.slices > 1
+          ? slice_lengths(request.model, request.strategy, request.sequence)
+          : std::vector<int64_t>{};
+  int64_t levels = 1, border = 0;
+  for (const int64_t count : layers) {
+    border += count;
+    levels = std::max(levels, static_cast<int64_t>(shares_before(request.model, border).size()));
+  }
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     RankProgram& program = programs.emplace_back(RankProgram{request, lists.list(rank)});
     if (!schedule.offloaded_shares.empty()) {
@@ -184,6 +194,8 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
                                                                   : 1);
       }
     }
+    program.rank.slice_tokens = slice_tokens;
+    program.rank.message_levels = levels;
     StepRequest& own = program.request;
     const Pipeline& all = request.strategy.parallel.pipeline;
     const int64_t slices = all.slices;
@@ -198,6 +210,7 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
                         meshes.back(), schedule.input_gradient_in_t};
       own.model = share_model(request.model, own.mesh, own.meshes);
     }
+    own.model.runs.clear();
     int first = 0;
     int64_t in_model = 0;
     for (int32_t number = 0; number < schedule.all_stages(); ++number) {
@@ -210,6 +223,12 @@ std::vector<RankProgram> rank_programs(const StepRequest& request, const Schedul
                           in_model};
         if (!stage.boundary.has_embedding) stage.before = meshes[number - 1];
         if (!stage.boundary.has_loss) stage.after = meshes[number + 1];
+        stage.enters = shares_before(request.model, in_model);
+        stage.leaves = shares_before(request.model, in_model + count);
+        if (!request.model.uniform()) {
+          const auto runs = runs_between(request.model, in_model, in_model + count);
+          own.model.runs.insert(own.model.runs.end(), runs.begin(), runs.end());
+        }
         own.boundary.has_embedding |= stage.boundary.has_embedding;
         own.boundary.has_loss |= stage.boundary.has_loss;
         first = stage.end;

@@ -48,6 +48,8 @@ enum class OpKind : uint8_t {
   qkv_backward_weight,
   norm_backward,
   residual_backward,
+  select_rows,
+  restore_rows,
   embed_backward,
   add,
   zero,
@@ -92,14 +94,15 @@ inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 struct OpShape {
   OpKind kind = OpKind::batch;
   Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
-  int32_t kv_chunks = 0;          // attention, add, messages of attention: chunks of keys ...
-  bool diagonal = false;          // ... of which the last is the query's own
-  bool first = false;             // attention, vocabulary_merge, _combine: no earlier result
-  bool into_sum = false;          // attention_forward: o_sum is given
-  bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
-  bool normed = false;            // qkv: the norm is a separate op
-  bool to_heads = false;          // all_to_all: from tokens to heads
-  bool of_mlp = false;            // norm, residual: the MLP's, not attention's
+  int32_t layer_kind = 0;    // Program::kind_of_layer(); of an operation on a state: its unit's
+  int32_t kv_chunks = 0;     // attention, add, messages of attention: chunks of keys ...
+  bool diagonal = false;     // ... of which the last is the query's own
+  bool first = false;        // attention, vocabulary_merge, _combine: no earlier result
+  bool into_sum = false;     // attention_forward: o_sum is given
+  bool saves_inner = false;  // mlp: inner is written (forward) or given (backward)
+  bool normed = false;       // qkv: the norm is a separate op
+  bool to_heads = false;     // all_to_all: from tokens to heads
+  bool of_mlp = false;       // norm, residual: the MLP's, not attention's
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
@@ -116,6 +119,7 @@ struct Op {
   uint8_t operand_count = 0;
   bool first_dq = false;   // attention_backward: dq is written, not added to
   bool first_dkv = false;  // dk, dv are written, not added to
+  uint8_t level = 0;       // send, sent, receive: place in TokenShares of its stages' border
   uint16_t reads = 0;      // bit i: operand i is read
   uint16_t writes = 0;     // bit i: operand i is written
   int32_t shape = 0;       // index into Program::shapes

@@ -221,6 +221,12 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // The gradient of a bias.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
         {{"dx", r, gradient}, {"grads", rw, grads}}),
+    // Where layers work on a share of the tokens: their rows of the residual or of its gradient,
+    // taken from those of more tokens, and put back in their place.
+    row(OpKind::select_rows, "select_rows", elementwise, compute,
+        {{"all", r, gradient}, {"rows", w, {x, dx}}}),
+    row(OpKind::restore_rows, "restore_rows", elementwise, compute,
+        {{"rows", r, gradient}, {"all", rw, gradient}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
     // Adds what other ranks have computed: gradients of a ring or of shared attention, or what

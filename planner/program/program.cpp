@@ -9,27 +9,45 @@
 
 namespace longspan {
 
+int Program::kind_of_share(double share) const {
+  int kind = 0;
+  if (share < 1) {
+    for (kind = 1; more_kinds[static_cast<size_t>(kind - 1)].share != share;) ++kind;
+  }
+  return kind;
+}
+
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
   if (strategy.parallel.shards() == 1) return 0;
   const bool whole = !is_shard(tensor) && (is_parameters(tensor) || is_gradients(tensor));
   const int64_t shard = replica_group(strategy.parallel, place).index;
-  return whole ? shard * (bytes[tensor] / strategy.parallel.shards()) : 0;
+  const TensorBytes& table = table_of(buffers[id].kind);
+  return whole ? shard * (table[tensor] / strategy.parallel.shards()) : 0;
 }
 
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
   const Buffer& buffer = buffers[id];
-  const int64_t unit_rows = lengths.rows(buffer.tensor);
-  const int64_t row = chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
+  const Lengths& of_kind = lengths_of(buffer.kind);
+  const int64_t unit_rows = of_kind.rows(buffer.tensor);
+  const int64_t row = chunk * of_kind.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
   assert(0 <= row && row < buffer.units * unit_rows);
-  return row * bytes.row[static_cast<int>(buffer.tensor)];
+  return row * row_bytes_of(id);
 }
 
 int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {
   const Tensor tensor = buffers[id].tensor;
   if (!holds_all_groups(tensor)) return 0;
   const int64_t shares = is_own(tensor) ? lengths.head_shares() : lengths.head_groups;
-  return group * (bytes.row[static_cast<int>(tensor)] / shares);
+  return group * (row_bytes_of(id) / shares);
+}
+
+TokenPositions own_tokens(const Program& p, int kind, int64_t chunk) {
+  return {first_own_token(p, chunk), p.lengths.own_chunk(), p.lengths_of(kind).own_chunk()};
+}
+
+RowChoice rows_of_block(const Program& p, int inner, int outer) {
+  return {p.lengths.own_block(), p.lengths_of(outer).own_block(), p.lengths_of(inner).own_block()};
 }
 
 int64_t first_own_token(const Program& p, int64_t chunk) {
@@ -94,7 +112,9 @@ int64_t channel_of(const Program& p, const Op& op) {
 int64_t message_number(const Program& p, const Op& op) {
   const int64_t count = messages_per_channel(p);
   const int64_t in_channel =
-      op.serial >= 0 ? op.serial % count : op.microbatch * p.lengths.blocks() + op.index;
+      op.serial >= 0
+          ? op.serial % count
+          : (op.microbatch * p.lengths.blocks() + op.index) * p.message_levels + op.level;
   return channel_of(p, op) * count + in_channel;
 }
 
@@ -118,7 +138,7 @@ RankGroup group_of(const Program& p, const OpShape& shape) {
 }
 
 int64_t replicated_gradients(const Program& p, const OpShape& shape) {
-  return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model)[1]
+  return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model_of(shape.layer_kind))[1]
                                              : p.bytes[shape.tensor] / 4;
 }
 
@@ -140,16 +160,16 @@ int64_t sent_bytes(const Program& p, const Op& op) {
                                           : operand_index(OpKind::all_to_all, "source");
       for (int i = 0; i < kExchanged; ++i) {
         const BufferId heads = op.operands[heads_at + i];
-        if (heads >= 0) row_bytes += p.bytes.row[static_cast<int>(p.buffers[heads].tensor)];
+        if (heads >= 0) row_bytes += p.row_bytes_of(heads);
       }
-      return (parallel.ulysses - 1) * p.lengths.own_chunk() * row_bytes;
+      return (parallel.ulysses - 1) * p.lengths_of(shape.layer_kind).own_chunk() * row_bytes;
     }
     case OpKind::ring_shift:
       return bytes_of(operand_index(OpKind::ring_shift, "k")) +
              bytes_of(operand_index(OpKind::ring_shift, "v"));
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      return (group.size - 1) * p.bytes[shape.tensor];
+      return (group.size - 1) * p.table_of(shape.layer_kind)[shape.tensor];
     case OpKind::all_reduce:
       if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // each rank's to all others
       return summed_everywhere(bytes_of(operand_index(OpKind::all_reduce, "sum")) / 4);

@@ -17,6 +17,7 @@
 #include "models/vocabulary_share.h"
 #include "planner/program/op.h"
 #include "planner/program/tensor.h"
+#include "planner/program/token_share.h"
 #include "planner/schedule/actions.h"
 
 namespace longspan {
@@ -26,6 +27,7 @@ struct Buffer {
   Tier tier = Tier::device;
   bool persistent = false;  // lives between steps: parameters and optimizer state
   int32_t layer = -1;
+  int32_t kind = 0;       // of layers, which determines its size
   int32_t index = 0;      // of the first unit: block or chunk
   int32_t units = 1;      // adjacent ones: the chunks of a slice
   int32_t first_op = -1;  // lifetime: from before first_op ...
@@ -49,6 +51,7 @@ struct StageLayers {
   StageBoundary boundary;
   int64_t in_model = 0;
   int32_t before = -1, after = -1;
+  TokenShares enters{1}, leaves{1};  // the hidden states at its ends
 };
 
 /// A share of the vocabulary, if a pipeline cuts it over its meshes.
@@ -59,6 +62,17 @@ struct VocabularyCut {
   bool operator==(const VocabularyCut&) const = default;
 };
 
+/// Layers that are alike: what their ops, tensors and workspaces have in common.
+struct LayerKind {
+  ModelSpec model;   // uniform, of these layers alone
+  double share = 1;  // of the sequence's tokens
+  Lengths lengths;
+  TensorBytes bytes;
+};
+
+/// The kinds of layers are numbered. Kind 0 is that of the ends, and of layers that work on all
+/// tokens and have the model's own fields: `model`, `lengths` and `bytes` are its. If all layers
+/// are alike there is no other.
 struct Program {
   ModelSpec model;  // with only the program's layers and share of the vocabulary
   StageBoundary boundary;
@@ -72,6 +86,9 @@ struct Program {
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;
   TensorBytes bytes;
+  std::vector<LayerKind> more_kinds;  // 1, 2, ...
+  std::vector<int32_t> layer_kinds;   // by layer; empty: all are of kind 0
+  int64_t message_levels = 1;         // most TokenShares at a border of stages
 
   std::vector<OpShape> shapes;
   std::vector<Op> ops;
@@ -85,8 +102,35 @@ struct Program {
       kernel_parameters;  // per unit: the source of the kernels' copy; may be the same buffer
   std::vector<BufferId> adam_m, adam_v;  // per unit
 
-  int64_t bytes_of(const Buffer& buffer) const { return buffer.units * bytes[buffer.tensor]; }
+  int kinds() const { return 1 + static_cast<int>(more_kinds.size()); }
+  /// The kind of a layer, or of the ends if there is no such layer.
+  int kind_of_layer(int layer) const {
+    const auto at = static_cast<size_t>(layer);  // -1 is beyond all
+    return at < layer_kinds.size() ? layer_kinds[at] : 0;
+  }
+  /// The first kind with a share of the tokens. REQUIRES: there is one.
+  int kind_of_share(double share) const;
+  double share_of(int kind) const {
+    return kind == 0 ? 1 : more_kinds[static_cast<size_t>(kind - 1)].share;
+  }
+  const ModelSpec& model_of(int kind) const {
+    return kind == 0 ? model : more_kinds[static_cast<size_t>(kind - 1)].model;
+  }
+  const Lengths& lengths_of(int kind) const {
+    return kind == 0 ? lengths : more_kinds[static_cast<size_t>(kind - 1)].lengths;
+  }
+  const TensorBytes& table_of(int kind) const {
+    return kind == 0 ? bytes : more_kinds[static_cast<size_t>(kind - 1)].bytes;
+  }
+
+  int64_t bytes_of(const Buffer& buffer) const {
+    return buffer.units * table_of(buffer.kind)[buffer.tensor];
+  }
   int64_t bytes_of(BufferId id) const { return bytes_of(buffers[id]); }
+  /// The bytes of one row of a buffer.
+  int64_t row_bytes_of(BufferId id) const {
+    return table_of(buffers[id].kind).row[static_cast<int>(buffers[id].tensor)];
+  }
   /// The offset of this rank's shard of a state in `id`; 0 if the buffer is the shard itself.
   int64_t shard_offset_bytes(BufferId id) const;
   /// The offset of the rows of `chunk` in a buffer. REQUIRES: it has rows, and covers the chunk.
@@ -98,6 +142,10 @@ struct Program {
 
 /// The index in the whole sequence of the first token of `chunk` that this rank projects.
 int64_t first_own_token(const Program& program, int64_t chunk);
+/// The tokens of `chunk` that this rank projects in layers of a kind.
+TokenPositions own_tokens(const Program& program, int kind, int64_t chunk);
+/// The rows of a block on this rank in layers of kind `inner`, among those of `outer`.
+RowChoice rows_of_block(const Program& program, int inner, int outer);
 /// The index of the first token of run `run`, of Lengths::own_run() rows, of the rank's residual.
 int64_t first_token_of_run(const Program& program, int64_t run);
 
@@ -155,8 +203,8 @@ struct StepRequest {
   VocabularyCut vocabulary = {};
 };
 
-/// Whether the step is one program. A pipeline has one for each rank, a model whose layers differ
-/// one for each kind of layer.
+/// Whether searches price the step as one program. A pipeline has one for each rank; of a model
+/// whose layers differ they add up a program for each kind of layer.
 inline bool is_one_program(const ModelSpec& model, const Strategy& strategy) {
   return model.uniform() && !strategy.parallel.has_pipeline();
 }
@@ -197,6 +245,8 @@ struct RankOfPipeline {
   std::vector<double> shares = {};  // by action: of what F saves, what OFFLOAD moves; empty: all
   std::vector<SharedAttention> shared = {};  // in the order of the list
   std::vector<SharedSent> sent = {};         // in order
+  std::vector<int64_t> slice_tokens = {};    // of every slice, if there are several
+  int64_t message_levels = 1;                // as Program's
 };
 /// The same for a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
 Program build_program(const StepRequest& request, const RankOfPipeline& rank);

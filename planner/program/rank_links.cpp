@@ -24,7 +24,7 @@ int64_t messages_per_channel(const Program& p) {
   // A lot of shared attention has most messages in the backward, with all keys: queries and output
   // gradients with their sums per chunk, keys and values per slice.
   const int64_t of_slice = 6 * p.lengths.chunks();
-  const int64_t of_stages = p.microbatches * p.lengths.blocks();
+  const int64_t of_stages = p.microbatches * p.lengths.blocks() * p.message_levels;
   return p.strategy.parallel.pipeline.slices > 1 ? std::max(of_stages, of_slice) : of_stages;
 }
 

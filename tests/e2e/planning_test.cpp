@@ -140,7 +140,7 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
   for (const auto& [id, time] : sent) CHECK(received.at(id) >= time - 0.002);
 }
 
-TEST_CASE("models whose layers differ are shown, planned, simulated and explained, and not run") {
+TEST_CASE("models whose layers differ are shown, planned, simulated and explained") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "plan.yaml";
   const std::string model = folder.file(
@@ -165,13 +165,16 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     const json simulated = longspan_json({"simulate", file});
     CHECK(simulated.at("predicted").at("step_seconds") ==
           planned.at("predicted").at("step_seconds"));
-    int64_t layers = 0;
-    for (const json& rank : simulated.at("pipeline").at("ranks")) {
-      layers += rank.at("layers").get<int64_t>();
+    if (*stages == '2') {
+      int64_t layers = 0;
+      for (const json& rank : simulated.at("pipeline").at("ranks")) {
+        layers += rank.at("layers").get<int64_t>();
+      }
+      CHECK(layers == 20);
+    } else {
+      CHECK(simulated.at("ops") > 0);  // one program
     }
-    CHECK(layers == 20);
     CHECK_THAT(longspan({"explain", file}).out, Contains("What limits it"));
-    check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
     CHECK(longspan({"simulate", file, "--trace", folder.path() / "t.json"}).status == 0);
   }
   const Result free =

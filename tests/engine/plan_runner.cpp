@@ -211,6 +211,27 @@ ModelSpec small_qwen() {
   return m;
 }
 
+ModelSpec in_runs(ModelSpec model, int64_t variant) {
+  const int64_t f = model.ffn;
+  const std::vector<LayerRun> variants[kLayerVariants] = {
+      {{1, true, f, 1}, {1, false, f, 1}, {2, true, f, 1}},
+      fuse({{1, true, f, 1}, {4, false, f / 2, 1}, {2, true, f, 1}}),
+      {{1, true, f, 1}, {2, true, f, 0.5}, {1, true, f, 1}},
+      {{1, true, f, 1},
+       {1, true, f + 8, 0.5},
+       {1, false, 2 * f, 0.25},
+       {1, true, f, 0.25},
+       {1, true, f, 0.5},
+       {1, false, f, 1},
+       {1, true, f + 8, 1}}};
+  model.name += ", layers " + std::to_string(variant);
+  model.runs = variants[variant];
+  model.layers = 0;
+  for (const LayerRun& run : model.runs) model.layers += run.layers;
+  validate(model, "test");
+  return model;
+}
+
 StepCase random_case(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };

@@ -67,6 +67,11 @@ ModelSpec small_gpt();
 ModelSpec small_llama();
 ModelSpec small_qwen();
 
+/// Ways in which layers differ: one without attention in the middle (0), fused ones (1), some on
+/// half of the tokens (2), and all of these, nested (3).
+inline constexpr int64_t kLayerVariants = 4;
+ModelSpec in_runs(ModelSpec model, int64_t variant);
+
 /// A random legal strategy and a random sequence length that suits it.
 StepCase random_case(uint64_t seed);
 

@@ -60,7 +60,7 @@ Program sharing_program(uint64_t seed, int64_t rank) {
   m = random_request(1).model;
   m.layers = 4;
   m.heads = m.kv_heads = 4;
-  request.sequence = 64;
+  request.sequence = 128;
   request.microbatches = 2;
   request.dtype = seed % 2 == 0 ? DType::float32 : DType::bfloat16;
   Strategy& s = request.strategy;
@@ -68,12 +68,27 @@ Program sharing_program(uint64_t seed, int64_t rank) {
   s.block_tokens = 16;
   s.parallel.ulysses = seed / 2 % 2 == 0 ? 1 : 2;
   s.parallel.overlap = seed % 3 > 0;
-  s.parallel.pipeline = {4, "slimpipe", 1, 4};
+  s.parallel.pipeline = {4, "slimpipe", 1, 8};
   ScheduleRequest wanted;
-  wanted.ranks = wanted.slices = 4;
+  wanted.ranks = 4;
+  wanted.slices = 8;
   wanted.microbatches = 2;
   const Schedule made = make_schedule(schedule_family("slimpipe"), wanted);
   return program_of_rank(request, made, rank * s.parallel.ulysses);
+}
+
+// One of three stages, of which the second works on half of the tokens.
+Program stage_of_runs(StepRequest request, size_t stage, std::string_view schedule) {
+  request = in_runs(request);
+  if (schedule != "1f1b") request.strategy.head_groups = 1;
+  request.microbatches = 4;
+  request.strategy.parallel.pipeline.stages = 3;
+  ScheduleRequest wanted;
+  wanted.ranks = 3;
+  wanted.microbatches = 4;
+  const RankProgram own =
+      rank_programs(request, make_schedule(schedule_family(schedule), wanted))[stage];
+  return build_program(own.request, own.rank);
 }
 
 // Small steps of one rank and of two, large ones of several ranks, and stages of pipelines of both.
@@ -82,6 +97,9 @@ void for_programs(const std::function<void(const Program&)>& look) {
     const StepRequest small = random_request(seed), large = ranks_request(seed);
     look(build_program(small));
     look(build_program(large));
+    look(build_program(in_runs(small)));
+    look(stage_of_runs(small, seed % 3, "1f1b"));
+    look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));
     look(stage_program(small, seed % 3, "1f1b"));
     look(stage_program(large, seed % 3, "1f1b"));

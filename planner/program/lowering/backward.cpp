@@ -9,13 +9,18 @@ void StepLowering::backward() {
   restore_in_flight();
   if (!defers_weights_) count_backward();
   if (!stage_->boundary.has_loss) {
-    take(Tensor::dx, gradient_);
+    take(Tensor::dx);
   } else if (cuts_vocabulary()) {
     gather_output_gradient();
   }
-  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
+  shares_ = stage_->leaves;
+  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) {
+    change_shares(shares_of_layers_[layer], Tensor::dx, layer);
+    backward_layer(layer);
+  }
+  change_shares(stage_->enters, Tensor::dx, stage_->first);
   if (!stage_->boundary.has_embedding) {
-    pass(Tensor::dx, gradient_);
+    pass(Tensor::dx);
   } else if (cuts_vocabulary()) {
     spread_embedding_gradient();
   } else if (!defers_weights_) {
@@ -39,7 +44,7 @@ void StepLowering::backward_layer(int layer) {
   if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
   if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
-  if (!program_.model.attention) {
+  if (!attends(layer)) {
     backward_without_attention(layer);
   } else if (in_groups()) {
     backward_groups(layer);

@@ -7,8 +7,10 @@ namespace longspan {
 
 Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
   if (!saves_) return Saved::recompute;
-  // The first layers wait longest for their backward, so the policy applies to them.
-  const bool applies = layer < policy.fraction * static_cast<double>(layers_);
+  // The first layers wait longest for their backward, so the policy applies to them: to the same
+  // fraction of each kind, so that kinds keep what they would keep alone.
+  const PlaceInKind& place = places_in_kinds_[static_cast<size_t>(layer)];
+  const bool applies = place.before < policy.fraction * static_cast<double>(place.all);
   return applies ? policy.where : Saved::keep;
 }
 
@@ -48,17 +50,17 @@ void StepLowering::forward() {
   const bool again = passes_again_.contains({stage_->stage, microbatch_, slice_});
   residual_.assign(blocks_, {});
   if (!stage_->boundary.has_embedding) {
-    take(Tensor::x, residual_);
+    take(Tensor::x);
   } else if (cuts_vocabulary()) {
     gather_embedding();
   } else {
     embedding();
   }
   saves_ = !again;
-  pass_layers();
+  forward_layers();
   saves_ = true;
   if (!stage_->boundary.has_loss) {
-    pass(Tensor::x, residual_);
+    pass(Tensor::x);
   } else if (again) {
     drop_residual();
   } else if (cuts_vocabulary()) {
@@ -80,7 +82,7 @@ void StepLowering::recompute() {
       residual_[block] = std::exchange(input[block], {});
     }
   }
-  pass_layers();
+  forward_layers();
   if (stage_->boundary.has_loss) {
     loss_stage();
   } else {
@@ -89,12 +91,17 @@ void StepLowering::recompute() {
   save_in_flight();
 }
 
-void StepLowering::pass_layers() {
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
-}
-
 void StepLowering::drop_residual() {
   for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
+}
+
+void StepLowering::forward_layers() {
+  shares_ = stage_->enters;
+  for (int layer = stage_->first; layer < stage_->end; ++layer) {
+    change_shares(shares_of_layers_[layer], Tensor::x, layer);
+    forward_layer(layer);
+  }
+  change_shares(stage_->leaves, Tensor::x, stage_->end - 1);
 }
 
 void StepLowering::embedding() {
@@ -233,7 +240,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   saved_here.lse[block] = builder_.park(b.lse, keep_o);
 
   const bool next_in_place = keep_y == Saved::recompute;
-  const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
+  const BufferId next = next_in_place ? y : device_output(layer, block);
   const BufferId inner = mlp_forward(layer, block, y, next);
   if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
   leave_block(layer, block, next, inner);
@@ -257,7 +264,7 @@ void StepLowering::forward_without_attention(int layer) {
   for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = open_residual(layer, block);
     const bool in_place = saved_input(layer) != Saved::keep;
-    const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
+    const BufferId next = in_place ? x : device_output(layer, block);
     leave_block(layer, block, next, mlp_forward(layer, block, x, next));
   }
 }
@@ -271,7 +278,7 @@ void StepLowering::forward_layer(int layer) {
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
   }
-  if (!program_.model.attention) {
+  if (!attends(layer)) {
     forward_without_attention(layer);
   } else if (in_groups()) {
     forward_groups(layer);

@@ -5,7 +5,8 @@
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
 // backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
 // ring.cpp, tensor.cpp and vocabulary.cpp distribute it over ranks, and shared_attention.cpp over
-// stages; groups.cpp and ring.cpp are alternative orders of attention.
+// stages; token_shares.cpp selects the tokens of layers that work on a share of them; groups.cpp
+// and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
@@ -66,8 +67,8 @@ struct InTransit {
   int32_t stage = 0;
   int microbatch = 0, slice = 0;
   Tensor what = Tensor::x;
-  std::vector<Parked> blocks;
-  std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
+  std::vector<std::vector<Parked>> blocks;       // by level of the TokenShares, and block
+  std::vector<std::vector<BufferId>> rows = {};  // on the device, while they are being sent
 };
 
 /// A tensor of a microbatch that a rank with a share of the vocabulary keeps between actions, or
@@ -142,6 +143,11 @@ struct BackwardBlock {
   OutputGradient out;
 };
 
+/// The layers of a layer's kind: those before it, and all.
+struct PlaceInKind {
+  int before = 0, all = 0;
+};
+
 /// A rank that has all layers of the request and a single-stage schedule.
 RankOfPipeline whole_model(const StepRequest& request);
 
@@ -159,7 +165,8 @@ class StepLowering {
   /// The forward again, from the stage's input, which its first pass has kept. The first pass saves
   /// nothing else but K,V of slices; it passes the stage's result on, and the loss is the second's.
   void recompute();
-  void pass_layers();
+  /// All layers of the stage, on what is in `residual_`.
+  void forward_layers();
   void drop_residual();
   void forward_layer(int layer);
   void forward_chunks(int layer);
@@ -183,8 +190,26 @@ class StepLowering {
   /// Attention of a chunk over itself and all earlier ones; o is the block's, in own tokens.
   void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
                     BufferId lse);
+  /// A buffer for a layer's output, which has the layer's tokens.
+  BufferId device_output(int layer, int block) {
+    return builder_.create(Tensor::x, Tier::device, layer + 1, block, false, 1,
+                           program_.kind_of_layer(layer));
+  }
   void embedding();
   void loss_stage();
+
+  // --- token_shares.cpp: runs of layers on a share of the tokens
+  /// Computes the TokenShares of all layers.
+  void find_shares();
+  /// Whether any layer works on a share of the tokens.
+  bool selects_tokens() const { return !program_.more_kinds.empty(); }
+  /// From the hidden states that there are (or, of dx, their gradients) to those of a neighbour
+  /// layer: smaller shares rejoin larger ones, others are selected.
+  void change_shares(const TokenShares& to, Tensor what, int layer);
+  void select_tokens(Tensor what, int layer, double share);
+  void restore_tokens(Tensor what, int layer);
+  /// The blocks of a level of the TokenShares that there are.
+  std::vector<Parked>& level_of(Tensor what, size_t level);
 
   // --- pipeline.cpp
   /// Begins an action: its stage, microbatch and slice are those of all that follows.
@@ -195,11 +220,15 @@ class StepLowering {
   void send(Tensor what);
   /// Waits until what the stage has sent has left, and frees it.
   void await_sent(Tensor what);
-  void message(OpKind kind, Tensor what, int block, Operand rows);
+  void message(OpKind kind, Tensor what, int block, size_t level, Operand rows);
   /// What the stage before (after) has passed on, or a neighbour has sent.
-  void take(Tensor what, std::vector<Parked>& blocks);
+  void take(Tensor what);
   /// Passes on the stage's result: to this rank's own next (previous) stage, or to be sent.
-  void pass(Tensor what, std::vector<Parked>& blocks);
+  void pass(Tensor what);
+  /// The hidden states at the border to the stage before, or after.
+  const TokenShares& shares_at(bool before) const {
+    return before ? stage_->enters : stage_->leaves;
+  }
   std::vector<InTransit>::iterator find(std::vector<InTransit>& all, Tensor what,
                                         const char* fault);
   /// The stage of an action, among this rank's.
@@ -444,6 +473,9 @@ class StepLowering {
   bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }
 
   // --- small helpers
+  bool attends(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).attention;
+  }
   int unit_of_layer(int layer) const { return layer + 1; }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
@@ -535,7 +567,8 @@ class StepLowering {
   const RankOfPipeline& rank_;
   Tier between_uses_;
   int layers_, chunks_, blocks_, chunks_per_block_, slices_;
-  std::vector<int> slice_ends_;  // in blocks
+  std::vector<int> slice_ends_;               // in blocks
+  std::vector<PlaceInKind> places_in_kinds_;  // by layer
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward
@@ -557,10 +590,13 @@ class StepLowering {
   int microbatch_ = 0, slice_ = 0;
   std::span<const SharedAttention> shared_;
   BufferId tokens_all_ = -1;
-  std::vector<Parked> residual_;              // per block: x of the next layer
-  std::vector<Parked> gradient_;              // per block: dx of the next layer in the backward
-  std::vector<LayerSaved> saved_;             // per layer
-  std::vector<LayerForWeights> for_weights_;  // likewise
+  std::vector<Parked> residual_;               // per block: x of the next layer
+  std::vector<Parked> gradient_;               // per block: dx of the next layer in the backward
+  TokenShares shares_{1};                      // of the states and of these, which wait for them:
+  std::vector<std::vector<Parked>> waiting_;   // by level and block, of the current pass
+  std::vector<TokenShares> shares_of_layers_;  // those that there are while a layer runs
+  std::vector<LayerSaved> saved_;              // per layer
+  std::vector<LayerForWeights> for_weights_;   // likewise
 
   // States, per unit.
   std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1

@@ -128,7 +128,7 @@ void StepLowering::block_backward_weight(int layer, int block) {
   leave(kept.h_mlp[block], h_mlp);
   drop_fetched(kept.inner[block], inner);
   drop_fetched(kept.act[block], act);
-  if (!program_.model.attention) return;
+  if (!attends(layer)) return;
 
   const Rows dy = take(kept.dy[block], Tensor::dx, Tensor::dx_all);
   const BufferId o = builder_.fetch(kept.o[block]);

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "planner/program/lowering/lowering.h"
-#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 
@@ -20,12 +19,19 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
       slices_(static_cast<int>(program.strategy.parallel.pipeline.slices)),
       head_groups_(static_cast<int>(program.lengths.head_groups)),
       groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {
+  std::vector<int> of_kind(static_cast<size_t>(program.kinds()), 0);
+  for (int layer = 0; layer < layers_; ++layer) {
+    places_in_kinds_.push_back({of_kind[static_cast<size_t>(program.kind_of_layer(layer))]++, 0});
+  }
+  for (int layer = 0; layer < layers_; ++layer) {
+    places_in_kinds_[layer].all = of_kind[static_cast<size_t>(program.kind_of_layer(layer))];
+  }
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;
   }
   int64_t end = 0;
-  for (const int64_t tokens : slice_lengths(program.model, s_, program.lengths.local_sequence)) {
+  for (const int64_t tokens : rank.slice_tokens) {
     end += tokens / program.lengths.block;
     slice_ends_.push_back(static_cast<int>(end));
   }
@@ -33,6 +39,7 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
 
 void StepLowering::run() {
   create_states();
+  find_shares();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   program_.actions = rank_.actions;
   for (const Action& action : rank_.actions) {
