@@ -11,6 +11,7 @@
 #include "planner/pipeline/stage_times.h"
 #include "planner/program/layer_kinds.h"
 #include "planner/program/layout.h"
+#include "planner/program/ring_positions.h"
 #include "planner/schedule/memory_steps.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/share_passes.h"
@@ -163,8 +164,19 @@ Schedule full_schedule(const Pipeline& pipeline, const ScheduleRequest& wanted) 
   return with_share_passes(schedule_of(pipeline, wanted));
 }
 
-std::array<int64_t, kTierCount> arenas_of_rank(const RankProgram& rank) {
-  return arenas_of(rank.request, rank.rank).bytes;
+// The most that any rank of a mesh needs. `first`: the program of its first rank.
+std::array<int64_t, kTierCount> arenas_of_mesh(const RankProgram& first) {
+  Arenas arenas = arenas_of(first.request, first.rank);
+  StepRequest other = first.request;
+  for (const int64_t rank : ranks_to_lay_out(other.strategy.parallel, arenas.ops)) {
+    if (rank == 0) continue;
+    other.rank = rank;
+    const std::array<int64_t, kTierCount> bytes = arenas_of(other, first.rank).bytes;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      arenas.bytes[tier] = std::max(arenas.bytes[tier], bytes[tier]);
+    }
+  }
+  return arenas.bytes;
 }
 
 // Without costs, which the caller sets.
@@ -227,7 +239,7 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     for (int tier = 0; tier < kTierCount; ++tier) most[tier] = std::max(most[tier], bytes[tier]);
   };
   if (rank_memory == RankMemory::laid_out && can_be_laid_out(request, schedule)) {
-    for (const RankProgram& rank : rank_programs(request, schedule)) include(arenas_of_rank(rank));
+    for (const RankProgram& rank : rank_programs(request, schedule)) include(arenas_of_mesh(rank));
     return most;
   }
   if (family_of(p).offloads) return std::nullopt;
@@ -384,7 +396,7 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
     rank.busy_seconds = timing.ranks[r].busy;
     rank.microbatches_held = held(timing.ranks[r].peak_memory, p.slices) / most_kept;
     if (lays_out) {
-      rank.peak_bytes = arenas_of_rank(laid_out[r]);
+      rank.peak_bytes = arenas_of_mesh(laid_out[r]);
     } else {
       const double all = held_on(r, in_flight);
       const Held of_rank = family_of(p).offloads

@@ -22,6 +22,7 @@ const std::vector<std::string> kMeshes[] = {
     {"--tensor", "2", "--data", "2", "--zero", "2"},
     {"--data", "2", "--ulysses", "2", "--zero", "1"},
     {"--pipeline", "2", "--schedule", "1f1b", "--ulysses", "2"},
+    {"--pipeline", "2", "--schedule", "1f1b", "--ring", "2"},
     {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"},
     {"--pipeline", "2", "--schedule", "1f1b-vocab-1", "--ulysses", "2"},
     {"--pipeline", "4", "--schedule", "1f1b-vocab-2"}};

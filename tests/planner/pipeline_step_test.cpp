@@ -391,6 +391,38 @@ TEST_CASE("SlimPipe's ranks wait less, and what they lend each other takes as lo
   CHECK(summed_step(request_of("slimpipe", 4)).bubble_rate > 3.0 / (2 * 4 * 8 + 3));
 }
 
+TEST_CASE("the memory of a pipeline with rings is that of the rank that needs most") {
+  int64_t elsewhere = 0;  // plans in which that is not the first rank of a ring
+  for (const int64_t ring : {2, 4}) {
+    for (const int64_t chunk : {16, 32, 64}) {
+      StepRequest request = small_request(2, "1f1b", 1, 4);
+      request.model = load_model("tiny-llama");
+      request.model.layers = 4;
+      request.sequence = 512;
+      Strategy& s = request.strategy;
+      s.parallel = {.ring = ring, .pipeline = {.stages = 2}};
+      s.chunk_tokens = chunk;
+      s.block_tokens = 64;
+      s.loss_tile = 32;
+      if (!is_valid(s, request.model, request.sequence)) continue;
+      INFO("ring " << ring << ", chunk " << chunk);
+      const PipelineStep step = exact_step(request);
+      std::array<int64_t, kTierCount> most{}, first{};
+      for (int64_t rank = 0; rank < s.parallel.ranks(); ++rank) {
+        const auto bytes = lay_out(program_of_rank(request, step.schedule, rank)).arena_bytes;
+        for (int tier = 0; tier < kTierCount; ++tier) {
+          most[tier] = std::max(most[tier], bytes[tier]);
+          if (rank % ring == 0) first[tier] = std::max(first[tier], bytes[tier]);
+        }
+      }
+      CHECK(step.whole.peak_bytes == most);
+      CHECK(memory_alone(request, RankMemory::laid_out) == most);
+      elsewhere += most != first;
+    }
+  }
+  CHECK(elsewhere > 0);
+}
+
 TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
   const PipelineStep ends = exact_step(small_request(4, "1f1b", 1, 8));
   const PipelineStep cut = exact_step(small_request(4, "1f1b-vocab-1", 1, 8));
