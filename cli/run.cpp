@@ -309,9 +309,9 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
       pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(
-        "{}: the engine does not run a {} yet: it runs all schedules in plans, "
-        "head groups only without later gradients of weights (zb-h1); `plan --pipeline 1` makes a "
-        "plan without",
+        "{}: the engine does not run a {} yet: of a model whose layers differ it runs no schedules "
+        "that cut the vocabulary, share attention, offload or recompute by themselves, and head "
+        "groups only without later gradients of weights (zb-h1); try --schedule 1f1b",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

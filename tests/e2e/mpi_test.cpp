@@ -65,7 +65,8 @@ std::string offloading_plan(const TemporaryFolder& folder) {
 std::string sharing_plan(const TemporaryFolder& folder) {
   return make_ranks_plan(folder, 4,
                          {"--pipeline", "2", "--ulysses", "2", "--slices", "4", "--micro-batches",
-                          "2", "--schedule", "slimpipe"});
+                          "2", "--schedule", "slimpipe"},
+                         "512");
 }
 
 }  // namespace
