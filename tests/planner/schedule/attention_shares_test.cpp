@@ -14,7 +14,8 @@ namespace longspan::testing {
 
 TEST_CASE("rectangles are evened out as by hand") {
   CHECK(evened_out({3, 2, 1, 0}) == std::vector<AttentionLot>{{0, 3, 0, 1}});
-  CHECK(evened_out({0, 7, 6, 5}) == std::vector<AttentionLot>{{1, 0, 0, 2}, {2, 0, 0, 1}});
+  CHECK(evened_out({0, 7, 6, 5}) ==
+        std::vector<AttentionLot>{{1, 0, 0, 2}, {2, 0, 0, 1}, {3, 0, 0, 1}});
   CHECK(evened_out({0, 5}) == std::vector<AttentionLot>{{1, 0, 0, 2}});
   CHECK(evened_out({1, 0}).empty());
   CHECK(evened_out({4}).empty());
