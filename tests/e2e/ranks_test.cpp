@@ -25,7 +25,7 @@ const std::vector<std::string> kMeshes[] = {
     {"--pipeline", "2", "--schedule", "1f1b", "--ring", "2"},
     {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"},
     {"--pipeline", "2", "--schedule", "1f1b-vocab-1", "--ulysses", "2"},
-    {"--pipeline", "4", "--schedule", "1f1b-vocab-2"}};
+    {"--pipeline", "2", "--schedule", "1f1b-vocab-2", "--data", "2"}};
 
 struct Trained {
   json record;
