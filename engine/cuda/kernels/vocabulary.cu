@@ -100,7 +100,7 @@ void combine_shares(const Queue& queue, int64_t hidden, const T* part, const flo
   const float weight = static_cast<float>(scale);
   const bool packs = in_packs({hidden}, {part, dh});
   for_each_pack(queue, packs, n, hidden, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
-    const float factor = weight * expf(own[row].top - all[row].top) / all[row].sum;
+    const float factor = weight * expf(own[row].top - all[row].top) * (1 / all[row].sum);
     float value[lanes.value], label[lanes.value], sum[lanes.value] = {};
     load(part + 2 * row * hidden + j, value);
     load(part + (2 * row + 1) * hidden + j, label);
