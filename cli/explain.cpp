@@ -14,6 +14,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/explain/neighbour_result.h"
 #include "planner/explain/unmeasured.h"
@@ -316,7 +317,7 @@ int explain_on(const Plan& plan, const std::string& name, bool json) {
 
 int run(const std::string& path, bool all, bool json) {
   const Plan plan = read_plan(path);
-  if (!is_one_program(plan.model, plan.strategy)) return explain_pipeline(plan, all, json);
+  if (is_priced_by_kinds(step_request(plan))) return explain_pipeline(plan, all, json);
   if (!is_listable(plan)) return explain_unlisted(plan, all, json);
   const Simulated simulated = simulate_plan(plan);
   const Neighbours around(plan);

@@ -18,6 +18,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "models/catalog.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/explain/alternative.h"
 #include "planner/explain/analysis.h"
 #include "planner/plan/pipeline_plan.h"
@@ -287,14 +288,14 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
 // waits for.
 std::string limit_text(const Plan& plan, const std::string& why_chosen) {
   if (!why_chosen.empty()) return why_chosen;
-  const bool listable = is_one_program(plan.model, plan.strategy) && is_listable(plan);
+  const bool listable = !is_priced_by_kinds(step_request(plan)) && is_listable(plan);
   return listable ? limit_of(simulate_plan(plan)) : "";
 }
 
 void print_verbose(const Sweep& found, const std::string& why_chosen) {
   print_knobs(found.best);
   print_prediction(found.best, found.best.predicted);
-  if (!is_one_program(found.best.model, found.best.strategy)) {
+  if (is_priced_by_kinds(step_request(found.best))) {
     print_pipeline(found.best, pipeline_step(found.best));
   }
   if (!why_chosen.empty()) {
@@ -388,7 +389,7 @@ int run(const PlanFlags& flags, bool json) {
     document["devices"] = found.best.hardware.devices();
     document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);
     document["capacity"] = tiers_json(capacities(found.best.hardware));
-    if (!is_one_program(found.best.model, found.best.strategy)) {
+    if (is_priced_by_kinds(step_request(found.best))) {
       document["pipeline"] = pipeline_json(pipeline_step(found.best));
     }
     document["pareto"] = front_json(found);

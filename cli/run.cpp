@@ -27,6 +27,7 @@
 #include "engine/train/states.h"
 #include "engine/train/trainer.h"
 #include "planner/plan/pipeline_plan.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/simulate/trace.h"
 
 namespace longspan::cli {
@@ -304,18 +305,13 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
 
 // Throws unless the engine can run the plan with the ranks that are started.
 void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
-  if (!plan.model.uniform()) {
-    throw bad_input(
-        "{}: the layers of {} differ: such models are planned and simulated, the engine trains "
-        "those whose layers are alike; try explain or simulate",
-        flags.plan, plan.model.name);
-  }
+  check_shares(plan.model, plan.strategy, plan.sequence);
   if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
       pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
     throw bad_input(
-        "{}: the engine does not run a {} yet: it runs all schedules in plans but those that share "
-        "the vocabulary (1f1b-vocab-1) or attention (slimpipe), and head groups only without later "
-        "gradients of weights (zb-h1); `plan --pipeline 1` makes a plan without",
+        "{}: the engine does not run a {} yet: of a model whose layers differ it runs no schedules "
+        "that cut the vocabulary, share attention, offload or recompute by themselves, and head "
+        "groups only without later gradients of weights (zb-h1); try --schedule 1f1b",
         flags.plan, describe(pipeline));
   }
   check_model(plan.model);

@@ -13,6 +13,7 @@
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/pipeline/pipeline_trace.h"
 #include "planner/plan/pipeline_plan.h"
@@ -86,7 +87,7 @@ int run(const SimulateFlags& flags, bool json) {
     throw bad_input("--trace: {} is the plan; name another file", flags.trace);
   }
   const Plan plan = read_plan(flags.plan);
-  if (!is_one_program(plan.model, plan.strategy)) return run_pipeline(flags, plan, json);
+  if (is_priced_by_kinds(step_request(plan))) return run_pipeline(flags, plan, json);
   if (!is_listable(plan)) return run_unlisted(flags, plan, json);
   const Simulated s = simulate_plan(plan);
   if (!flags.trace.empty()) {

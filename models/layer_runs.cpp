@@ -47,6 +47,34 @@ std::vector<LayerRun> layer_kinds(const ModelSpec& model) {
   return kinds;
 }
 
+std::vector<LayerRun> runs_between(const ModelSpec& model, int64_t first, int64_t end) {
+  std::vector<LayerRun> part;
+  int64_t next = 0;
+  for (LayerRun run : layer_runs(model)) {
+    const int64_t begin = std::max(first, next);
+    next += run.layers;
+    run.layers = std::min(end, next) - begin;
+    if (run.layers > 0) part.push_back(run);
+  }
+  return part;
+}
+
+TokenShares shares_in(const TokenShares& neighbour, double tokens) {
+  TokenShares shares = neighbour;
+  while (shares.back() < tokens) shares.pop_back();
+  if (shares.back() > tokens) shares.push_back(tokens);
+  return shares;
+}
+
+TokenShares shares_before(const ModelSpec& model, int64_t layer) {
+  TokenShares before{1};
+  for (const LayerRun& run : runs_between(model, 0, layer)) before = shares_in(before, run.tokens);
+  if (layer == model.layers) return {1};
+  const double next = run_of_layer(model, layer).tokens;
+  while (before.back() < next) before.pop_back();
+  return before;
+}
+
 std::vector<double> passing_shares(const std::vector<LayerRun>& runs) {
   std::vector<double> shares;
   std::vector<double> around;  // shares of the runs around this one, decreasing

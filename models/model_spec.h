@@ -52,7 +52,8 @@ struct LayerRun {
   bool attention = true;  // false: only a norm and the MLP
   int64_t ffn = 0;        // F of these layers
   /// Share of the sequence that they work on, in (0, 1]. A run with fewer tokens than the one
-  /// before works on a sample of them; the others bypass it until a run has as many again.
+  /// before works on evenly spaced ones of them (planner/program/token_share.h); the others bypass
+  /// it until a run has as many again.
   double tokens = 1;
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
@@ -114,6 +115,19 @@ int64_t tokens_of_run(const LayerRun& run, int64_t sequence, int64_t multiple = 
 /// The runs with runs of the same kind joined and their layers added, in the order of first
 /// occurrence.
 std::vector<LayerRun> layer_kinds(const ModelSpec& model);
+/// The runs of layers [first, end) alone. REQUIRES: 0 <= first <= end <= L.
+std::vector<LayerRun> runs_between(const ModelSpec& model, int64_t first, int64_t end);
+
+/// The hidden states that exist at one place of the model, as shares of the sequence: those that
+/// wait for a later run, the largest first, and last those that layers work on.
+using TokenShares = std::vector<double>;
+/// Those of a layer with `tokens`, from those of the layer before (or after) it: states with fewer
+/// tokens rejoin the larger ones that they are a part of, and a part of those is selected.
+TokenShares shares_in(const TokenShares& neighbour, double tokens);
+/// Those between the layers before `layer` and it, when states have rejoined and before others are
+/// selected; one whole sequence at both ends. REQUIRES: 0 <= layer <= L.
+TokenShares shares_before(const ModelSpec& model, int64_t layer);
+
 /// By run: the hidden states that bypass it, as shares of the sequence. They are outputs of earlier
 /// runs with more tokens that a later run needs again.
 std::vector<double> passing_shares(const std::vector<LayerRun>& runs);

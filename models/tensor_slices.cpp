@@ -17,14 +17,17 @@ std::vector<Piece> layer_pieces(const ModelSpec& m) {
   const int64_t d = m.hidden, a = m.attention_width(), g = m.kv_width();
   const Piece norm{Cut::none, m.norm == Norm::layernorm ? 2 : 1, d};
   const Piece bias{Cut::none, 1, d};
-  std::vector<Piece> pieces{norm};
-  for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, d});
-  if (m.qkv_bias) {
-    for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, 1});
+  std::vector<Piece> pieces;
+  if (m.attention) {
+    pieces.push_back(norm);
+    for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, d});
+    if (m.qkv_bias) {
+      for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, 1});
+    }
+    if (m.qk_norm) pieces.push_back({Cut::none, 2, m.head_dim});
+    pieces.push_back({Cut::columns, d, a});
+    if (m.attention_out_bias) pieces.push_back(bias);
   }
-  if (m.qk_norm) pieces.push_back({Cut::none, 2, m.head_dim});
-  pieces.push_back({Cut::columns, d, a});
-  if (m.attention_out_bias) pieces.push_back(bias);
   pieces.push_back(norm);
   if (m.activation == Activation::swiglu) pieces.push_back({Cut::rows, m.ffn, d});
   pieces.push_back({Cut::rows, m.ffn, d});
@@ -63,6 +66,7 @@ ModelSpec narrow_model(const ModelSpec& model, int64_t degree) {
   narrow.heads /= degree;
   narrow.kv_heads /= degree;
   narrow.ffn /= degree;
+  for (LayerRun& run : narrow.runs) run.ffn /= degree;
   return narrow;
 }
 
@@ -73,7 +77,7 @@ std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& un
   }
   Runs runs;
   int64_t whole = 0;
-  for (const Piece& piece : layer_pieces(model)) {
+  for (const Piece& piece : layer_pieces(model_of_run(model, run_of_layer(model, unit.layer)))) {
     const int64_t elements = piece.rows * piece.columns;
     switch (piece.cut) {
       case Cut::none:

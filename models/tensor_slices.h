@@ -16,7 +16,7 @@
 namespace longspan {
 
 /// The model of the layers on one of `degree` ranks. REQUIRES: degree divides heads, kv_heads and
-/// ffn.
+/// the ffn of every run.
 ModelSpec narrow_model(const ModelSpec& model, int64_t degree);
 
 /// Elements [narrow, narrow + count) of a rank's unit are [whole, whole + count) of the model's.
@@ -32,8 +32,8 @@ struct SliceRun {
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
                                  int64_t index);
 
-/// The replicated part of a layer: elements [begin, end) of the narrow unit, in order, not
-/// adjacent.
+/// The replicated part of a layer of a uniform model: elements [begin, end) of the narrow unit, in
+/// order, not adjacent.
 struct UnitRange {
   int64_t begin = 0, end = 0;
   bool operator==(const UnitRange&) const = default;

@@ -164,4 +164,29 @@ void attention_forward(const BlockContext& context, const float* q, const float*
   });
 }
 
+void merge_outputs(const BlockContext& context, const float* part, const float* part_lse, int64_t n,
+                   float* o, float* lse, HeadRows rows) {
+  const ModelSpec& model = *context.model;
+  const HeadRows strides = rows.of(model);
+  const int64_t dim = model.head_dim, width = model.attention_width();
+  for_rows(*context.pool, n, width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t head = 0; head < model.heads; ++head) {
+        float& own = lse[row * strides.lse + head];
+        const float other = part_lse[row * strides.lse + head], top = std::max(own, other);
+        const float of_own = std::exp(own - top), of_other = std::exp(other - top);
+        const float sum = of_own + of_other;
+        const float* from = part + row * width + head * dim;
+        float* to = o + row * strides.o + head * dim;
+        for_lanes(dim, [&](int64_t i, int64_t count) {
+          store(to + i,
+                load(to + i, count) * (of_own / sum) + load(from + i, count) * (of_other / sum),
+                count);
+        });
+        own = top + std::log(sum);
+      }
+    }
+  });
+}
+
 }  // namespace longspan::cpu

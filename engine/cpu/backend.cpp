@@ -14,9 +14,11 @@ namespace {
 
 // Adapts the blocks to the dispatch. Attention has a model of its own: this rank's share.
 struct Blocks {
-  Blocks(const StepShape& step, ThreadPool& pool)
-      : layer(make_block_context(step.model(), pool)),
-        attention(make_block_context(step.attention(), pool)) {}
+  Blocks(const LayerShape& layers, const VocabularyShare& share, ThreadPool& pool)
+      : layer(make_block_context(layers.model(), pool)),
+        attention(make_block_context(layers.attention(), pool)) {
+    layer.share = share;
+  }
 
   void embed_forward(auto... args) { cpu::embed_forward(layer, args...); }
   void norm_forward(const float* unit, bool of_mlp, const float* x, int64_t n, float* h) {
@@ -28,10 +30,20 @@ struct Blocks {
                          float* /*o_sum: o is float*/, HeadRows rows) {
     cpu::attention_forward(attention, q, k, v, q0, nq, k0, nk, first, o, lse, workspace, rows);
   }
+  void merge_outputs(const float* part, const float* part_lse, int64_t n, float* o, float* lse,
+                     float* /*o_sum: o is float*/, HeadRows rows) {
+    cpu::merge_outputs(attention, part, part_lse, n, o, lse, rows);
+  }
   void out_forward(auto... args) { cpu::out_forward(layer, args...); }
   void mlp_forward(auto... args) { cpu::mlp_forward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
+  void final_norm_forward(auto... args) { cpu::final_norm_forward(layer, args...); }
+  void final_norm_backward(auto... args) { cpu::final_norm_backward(layer, args...); }
+  void vocabulary_forward(auto... args) { cpu::vocabulary_forward(layer, args...); }
+  void vocabulary_merge(auto... args) { cpu::vocabulary_merge(args...); }
+  void vocabulary_combine(auto... args) { cpu::vocabulary_combine(layer, args...); }
+  void vocabulary_backward(auto... args) { cpu::vocabulary_backward(layer, args...); }
   void mlp_backward(auto... args) { cpu::mlp_backward(layer, args...); }
   void mlp_backward_input(auto... args) { cpu::mlp_backward_input(layer, args...); }
   void mlp_backward_weight(auto... args) { cpu::mlp_backward_weight(layer, args...); }
@@ -53,8 +65,11 @@ struct Blocks {
     (of_mlp ? norm2_backward : norm1_backward)(layer, unit, x, dh, n, more, dx, unit_gradient);
   }
   void residual_backward(auto... args) { cpu::residual_backward(layer, args...); }
+  void select_rows(auto... args) { cpu::select_rows(layer, args...); }
+  void restore_rows(auto... args) { cpu::restore_rows(layer, args...); }
   void embed_backward(auto... args) { cpu::embed_backward(layer, args...); }
   void add(const float* part, int64_t n, float* sum) { cpu::add(*layer.pool, part, n, sum); }
+  void add_to_rows(const float* part, int64_t n, float* sum) { add(part, n, sum); }
   void zero(std::byte* x, int64_t bytes) {
     cpu::zero(*layer.pool, reinterpret_cast<float*>(x), bytes / 4);
   }
@@ -71,7 +86,8 @@ void copy(const Program& program, const Op& op, const OperandPointers& pointers)
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const Program& program, int threads, Communicator* comm)
-      : step_(program), comm_(comm), pool_(threads), host_pool_(threads), blocks_(step_, pool_) {
+      : step_(program), comm_(comm), pool_(threads), host_pool_(threads) {
+    for (const LayerShape& kind : step_.kinds()) blocks_.emplace_back(kind, step_.share(), pool_);
     if (comm != nullptr) ranks_.emplace(*comm);
   }
 
@@ -91,14 +107,14 @@ class CpuBackend final : public Backend {
   StepShape step_;
   Communicator* comm_;
   std::optional<HostExchange> ranks_;
-  ThreadPool pool_;       // of the compute stream
-  ThreadPool host_pool_;  // of the host stream: AdamW with the optimizer on the host
-  Blocks blocks_;
+  ThreadPool pool_;             // of the compute stream
+  ThreadPool host_pool_;        // of the host stream: AdamW with the optimizer on the host
+  std::vector<Blocks> blocks_;  // by kind of layers
 };
 
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
-  if (run_block<float>(blocks_, step_, p, op, pointers)) return;
+  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) return;
   switch (op.kind) {
     case OpKind::batch: {
       const BoundOp<OpKind::batch> b(p, op, pointers);

@@ -19,6 +19,8 @@
 #include "engine/runtime/heads.h"
 #include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
+#include "models/vocabulary_share.h"
+#include "planner/program/token_share.h"
 
 namespace longspan {
 struct StepContext;
@@ -34,6 +36,7 @@ struct BlockContext {
   LayerOffsets layer;
   ThreadPool* pool = nullptr;
   std::shared_ptr<const Rope> rope;  // null with learned positions
+  VocabularyShare share = {};        // the rows that the model's vocabulary is
 };
 /// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
@@ -55,17 +58,25 @@ int64_t mlp_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 int64_t qkv_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*(2d+V)
 int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// t*V
+int64_t vocabulary_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0: the tiles of attention live on the stacks of the pool's threads.
 int64_t attention_forward_workspace(const ModelSpec&);
 /// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
 
-/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]).
+/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]). Rows of tokens of other shares
+/// of the vocabulary are zero, and so are positions without a table.
 void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
                    int64_t position0, float* x);
 /// unit_gradient += scatter of dx[n,d]; rows are added in token order, so the bits repeat.
 void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx, int64_t n,
                     int64_t position0, float* unit_gradient);
+
+/// rows[i,d] = all[choice.at(i),d], for choice.inner rows.
+void select_rows(const BlockContext&, const float* all, const RowChoice& choice, float* rows);
+/// all[choice.at(i),d] = rows[i,d].
+void restore_rows(const BlockContext&, const float* rows, const RowChoice& choice, float* all);
 
 /// h[n,d] = norm1(x[n,d]). qkv_forward includes it unless its input is already normed.
 void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
@@ -78,22 +89,22 @@ void norm2_forward(const BlockContext&, const float* unit, const float* y, int64
 void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
                     int64_t n, const float* more, float* dy, float* unit_gradient);
 
-/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). Row r is at global position
-/// position0 + r. With `normed`, x is already norm1's output. For a group of heads, A and G are the
-/// group's widths; without k and v only q is projected.
+/// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). `tokens` has the global
+/// positions of the rows. With `normed`, x is already norm1's output. For a group of heads, A and G
+/// are the group's widths; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
-                 int64_t position0, int64_t tile, float* q, float* k, float* v, float* workspace,
-                 const HeadGroup& heads = {});
+                 const TokenPositions& tokens, int64_t tile, float* q, float* k, float* v,
+                 float* workspace, const HeadGroup& heads = {});
 /// dx[n,d] += the gradient from dq, dk, dv (overwritten) through rope, qk_norm, Wqkv, norm1; adds
 /// these tensors' gradients. With `normed`, x is norm1's output h, and dx[n,d] is *written* with
 /// h's gradient (norm1_backward does the rest). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
-                  int64_t position0, int64_t tile, float* dq, float* dk, float* dv, float* dx,
-                  float* unit_gradient, float* workspace, const HeadGroup& heads = {});
+                  const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
+                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {});
 /// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
 /// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
 void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
-                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
                         float* dqkv, float* dh, float* unit_gradient, float* workspace);
 void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const float* dqkv,
                          float* unit_gradient);
@@ -106,6 +117,10 @@ void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const f
 void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
                        float* lse, float* workspace, HeadRows rows = {});
+/// Merges part[n,A], the output of the same queries for other keys, and part_lse[n,H], with rows as
+/// far apart as those of lse, into o and lse in the same form.
+void merge_outputs(const BlockContext&, const float* part, const float* part_lse, int64_t n,
+                   float* o, float* lse, HeadRows rows = {});
 /// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H].
 /// dq[nq,A], dk[nk,G], dv[nk,G] are written if their first_ flag is set, otherwise +=.
 void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,
@@ -166,6 +181,40 @@ void loss_forward_backward(const BlockContext&, const float* head, const float* 
                            const float* x, const int32_t* labels, int64_t n, int64_t tile,
                            double scale, double* loss, float* dx, float* head_gradient,
                            float* output_gradient, float* workspace);
+
+// One rank's share of a cut vocabulary: V are its rows, `output` the [V,d] part of the output
+// matrix that it has, and h[n,d] the final norm's output. Labels are of the whole vocabulary.
+
+/// Columns of the terms of the softmax: maximum, sum of exponentials relative to it, and the
+/// label's logit, or 0 if another share has it.
+inline constexpr int64_t kTermColumns = 3;
+
+/// h[n,d] = the final norm of x.
+void final_norm_forward(const BlockContext&, const float* head, const float* x, int64_t n,
+                        float* h);
+/// dx[n,d] is written with the gradient of x, and may alias x.
+void final_norm_backward(const BlockContext&, const float* head, const float* x, const float* dh,
+                         int64_t n, float* dx, float* head_gradient);
+/// terms[n,3] of the logits. gradient[n,2d], unless null: in every row the sum of the rows of
+/// `output`, weighted by the exponentials, and the label's row, or 0. Throws Error(failed) if a
+/// label is outside the whole vocabulary.
+void vocabulary_forward(const BlockContext&, const float* output, const float* h,
+                        const int32_t* labels, int64_t n, int64_t tile, float* terms,
+                        float* gradient, float* workspace);
+/// terms[n,3] become those of their share and of that of `part`; or, if it is the first, copies.
+void vocabulary_merge(const float* part, int64_t n, bool first, float* terms);
+/// Adds to dh[n,d], or writes the `first`, a share's part of the gradient of h: scale * (softmax -
+/// onehot) of its logits, times its rows. `part` and `part_terms` are of vocabulary_forward(),
+/// `terms` of all shares.
+void vocabulary_combine(const BlockContext&, const float* part, const float* part_terms,
+                        const float* terms, int64_t n, bool first, double scale, float* dh);
+/// Computes the logits again, and their gradients by the terms of all shares. dh[n,d], unless null,
+/// is this share's part of the gradient of h. loss (+=, double), unless null, is as in
+/// loss_forward_backward(); throws Error(failed) if it is not finite.
+void vocabulary_backward(const BlockContext&, const float* output, const float* h,
+                         const int32_t* labels, const float* terms, int64_t n, int64_t tile,
+                         double scale, float* output_gradient, float* dh, double* loss,
+                         float* workspace);
 
 /// *sum += the sum of g[i]^2 in double, in an order that does not depend on the pool.
 void sum_of_squares(ThreadPool&, const float* g, int64_t n, double* sum);

@@ -6,12 +6,27 @@
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
+#include "engine/cpu/softmax.h"
 
 namespace longspan::cpu {
 namespace {
 
 // Exponentials that are summed in float before they are added in double.
 constexpr int64_t kSumTerms = 1024;
+
+// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy.
+double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
+  const float top = max_of(x, vocab);
+  const float wanted = x[label];
+  const double sum = exponentials(x, vocab, top);
+  const float factor = static_cast<float>(scale / sum);
+  for_lanes(vocab,
+            [&](int64_t j, int64_t count) { store(x + j, load(x + j, count) * factor, count); });
+  x[label] -= static_cast<float>(scale);
+  return std::log(sum) + (static_cast<double>(top) - wanted);
+}
+
+}  // namespace
 
 void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
   for (int64_t i = 0; i < n; ++i) {
@@ -20,6 +35,12 @@ void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
                    labels[i], i, vocab);
     }
   }
+}
+
+void check_loss(double loss, int64_t n) {
+  if (std::isfinite(loss)) return;
+  throw failed("loss: not finite after {} tokens; try a lower learning rate or check the weights",
+               n);
 }
 
 float max_of(const float* x, int64_t n) {
@@ -32,27 +53,18 @@ float max_of(const float* x, int64_t n) {
   return top;
 }
 
-// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy.
-double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
-  const float top = max_of(x, vocab);
-  const float wanted = x[label];
+double exponentials(float* x, int64_t n, float top) {
   double sum = 0;
-  for (int64_t first = 0; first < vocab; first += kSumTerms) {
-    const int64_t terms = std::min(kSumTerms, vocab - first);
+  for (int64_t first = 0; first < n; first += kSumTerms) {
+    const int64_t terms = std::min(kSumTerms, n - first);
     sum += sum_over(terms, [&](int64_t j, int64_t count) {
       float* at = x + first + j;
       store(at, exp(load(at, count) - top), count);
       return load(at, count);
     });
   }
-  const float factor = static_cast<float>(scale / sum);
-  for_lanes(vocab,
-            [&](int64_t j, int64_t count) { store(x + j, load(x + j, count) * factor, count); });
-  x[label] -= static_cast<float>(scale);
-  return std::log(sum) + (static_cast<double>(top) - wanted);
+  return sum;
 }
-
-}  // namespace
 
 int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
   const char* what = "loss workspace";
@@ -96,10 +108,7 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, nullptr,
                   dx + row * d, norm_tensors(head_gradient, 0, bias));
   }
-  if (!std::isfinite(total)) {
-    throw failed("loss: not finite after {} tokens; try a lower learning rate or check the weights",
-                 n);
-  }
+  check_loss(total, n);
   *loss += total;
 }
 

@@ -1,4 +1,5 @@
-// The output projection of attention and the separate residual, forward and backward.
+// The output projection of attention and the separate residual, forward and backward; and the rows
+// of the residual that layers on a share of the tokens work on.
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/rows.h"
@@ -64,6 +65,22 @@ void out_forward(const BlockContext& context, const float* unit, const float* x,
   if (!partial && context.layer.out_bias >= 0) {
     add_bias(*context.pool, unit + context.layer.out_bias, n, d, y);
   }
+}
+
+void select_rows(const BlockContext& context, const float* all, const RowChoice& choice,
+                 float* rows) {
+  const int64_t d = context.model->hidden;
+  for_rows(*context.pool, choice.inner, d, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::copy_n(all + choice.at(i) * d, d, rows + i * d);
+  });
+}
+
+void restore_rows(const BlockContext& context, const float* rows, const RowChoice& choice,
+                  float* all) {
+  const int64_t d = context.model->hidden;
+  for_rows(*context.pool, choice.inner, d, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::copy_n(rows + i * d, d, all + choice.at(i) * d);
+  });
 }
 
 void residual_forward(const BlockContext& context, const float* unit, bool of_mlp, const float* x,

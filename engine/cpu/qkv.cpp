@@ -73,7 +73,7 @@ void project(const BlockContext& context, const float* unit, const Part& part, c
 }
 
 void forward_part(const BlockContext& context, const float* unit, const Part& part, const float* h,
-                  int64_t n, int64_t position, float* to) {
+                  int64_t n, const TokenPositions& tokens, float* to) {
   const ModelSpec& model = *context.model;
   project(context, unit, part, h, n, to);
   if (part.norm >= 0) {
@@ -85,7 +85,7 @@ void forward_part(const BlockContext& context, const float* unit, const Part& pa
     });
   }
   if (part.rotates) {
-    context.rope->rotate(*context.pool, n, position, part.heads, Rope::Turn::forward, to);
+    context.rope->rotate(*context.pool, n, tokens, part.heads, Rope::Turn::forward, to);
   }
 }
 
@@ -111,10 +111,10 @@ void backward_head_norm(const BlockContext& context, const float* unit, const Pa
 
 // Replaces dy[n,width] by the gradient of one part's product; adds that of its norm.
 void backward_to_product(const BlockContext& context, const float* unit, const Part& part,
-                         const float* h, int64_t n, int64_t position, float* dy,
+                         const float* h, int64_t n, const TokenPositions& tokens, float* dy,
                          float* unit_gradient, float* before) {
   if (part.rotates) {
-    context.rope->rotate(*context.pool, n, position, part.heads, Rope::Turn::back, dy);
+    context.rope->rotate(*context.pool, n, tokens, part.heads, Rope::Turn::back, dy);
   }
   if (part.norm >= 0) {
     backward_head_norm(context, unit, part, h, n, dy, unit_gradient + part.norm, before);
@@ -172,8 +172,8 @@ void norm1_backward(const BlockContext& context, const float* unit, const float*
 }
 
 void qkv_forward(const BlockContext& context, const float* unit, const float* x, bool normed,
-                 int64_t n, int64_t position0, int64_t tile, float* q, float* k, float* v,
-                 float* workspace, const HeadGroup& heads) {
+                 int64_t n, const TokenPositions& tokens, int64_t tile, float* q, float* k,
+                 float* v, float* workspace, const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, heads);
   for (int64_t row = 0; row < n; row += tile) {
@@ -184,7 +184,7 @@ void qkv_forward(const BlockContext& context, const float* unit, const float* x,
       h = workspace;
     }
     const auto forward = [&](const Part& part, float* to) {
-      forward_part(context, unit, part, h, rows, position0 + row, to + row * part.width());
+      forward_part(context, unit, part, h, rows, tokens.from(row), to + row * part.width());
     };
     forward(parts.q, q);
     if (k == nullptr) continue;
@@ -194,8 +194,9 @@ void qkv_forward(const BlockContext& context, const float* unit, const float* x,
 }
 
 void qkv_backward(const BlockContext& context, const float* unit, const float* x, bool normed,
-                  int64_t n, int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
-                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads) {
+                  int64_t n, const TokenPositions& tokens, int64_t tile, float* dq, float* dk,
+                  float* dv, float* dx, float* unit_gradient, float* workspace,
+                  const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, heads);
   float* before = workspace + std::min(n, tile) * d;
@@ -208,7 +209,7 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
     }
     const auto backward = [&](const Part& part, float* dy) {
       float* of_rows = dy + row * part.width();
-      backward_to_product(context, unit, part, h, rows, position0 + row, of_rows, unit_gradient,
+      backward_to_product(context, unit, part, h, rows, tokens.from(row), of_rows, unit_gradient,
                           before);
       weight_gradients(context, part, h, rows, of_rows, unit_gradient);
     };
@@ -238,7 +239,7 @@ int64_t qkv_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t 
 }
 
 void qkv_backward_input(const BlockContext& context, const float* unit, const float* h, int64_t n,
-                        int64_t position0, int64_t tile, float* dq, float* dk, float* dv,
+                        const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
                         float* dqkv, float* dh, float* unit_gradient, float* workspace) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, {});
@@ -249,7 +250,7 @@ void qkv_backward_input(const BlockContext& context, const float* unit, const fl
     const auto backward = [&](const Part& part, float* dy) {
       float* from = dy + row * part.width();
       float* to = joint + part.row;
-      backward_to_product(context, unit, part, h + row * d, rows, position0 + row, from,
+      backward_to_product(context, unit, part, h + row * d, rows, tokens.from(row), from,
                           unit_gradient, workspace);
       for_rows(*context.pool, rows, part.width(), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {

@@ -24,14 +24,14 @@ Rope::Rope(const ModelSpec& model)
   }
 }
 
-void Rope::rotate(ThreadPool& pool, int64_t n, int64_t position0, int64_t heads, Turn turn,
-                  float* x) const {
+void Rope::rotate(ThreadPool& pool, int64_t n, const TokenPositions& tokens, int64_t heads,
+                  Turn turn, float* x) const {
   for_rows(pool, n, 2 * half_ * heads,
-           [&](int64_t begin, int64_t end) { rotate_rows(begin, end, position0, heads, turn, x); });
+           [&](int64_t begin, int64_t end) { rotate_rows(begin, end, tokens, heads, turn, x); });
 }
 
-void Rope::rotate_rows(int64_t begin, int64_t end, int64_t position0, int64_t heads, Turn turn,
-                       float* x) const {
+void Rope::rotate_rows(int64_t begin, int64_t end, const TokenPositions& tokens, int64_t heads,
+                       Turn turn, float* x) const {
   double anchor_cos[kFrequencies];
   double anchor_sin[kFrequencies];
   alignas(64) float c[kFrequencies];
@@ -40,7 +40,7 @@ void Rope::rotate_rows(int64_t begin, int64_t end, int64_t position0, int64_t he
     const int64_t count = std::min(kFrequencies, half_ - first);
     int64_t anchor = -1;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t position = position0 + i;
+      const int64_t position = tokens.position(i);
       if (position / kAnchor != anchor) {
         anchor = position / kAnchor;
         for (int64_t f = 0; f < count; ++f) {

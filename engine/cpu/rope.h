@@ -7,6 +7,7 @@
 
 #include "engine/cpu/thread_pool.h"
 #include "models/model_spec.h"
+#include "planner/program/token_share.h"
 
 namespace longspan::cpu {
 
@@ -17,10 +18,11 @@ class Rope {
 
   enum class Turn { forward, back };
 
-  /// Rotates every head of x[n, heads * D] in place. Row i is at global position position0 + i.
+  /// Rotates every head of x[n, heads * D] in place. `tokens` has the global
+  /// positions of the rows.
   /// `back` is the transposed, as for gradients. Angles are computed in double and depend on
   /// the position alone, not on how rows are grouped into calls.
-  void rotate(ThreadPool& pool, int64_t n, int64_t position0, int64_t heads, Turn turn,
+  void rotate(ThreadPool& pool, int64_t n, const TokenPositions& tokens, int64_t heads, Turn turn,
               float* x) const;
 
  private:
@@ -28,8 +30,8 @@ class Rope {
   // are computed, and that of the rest, from a table. Cheap, and exact at any position.
   static constexpr int64_t kAnchor = 64;
 
-  void rotate_rows(int64_t begin, int64_t end, int64_t position0, int64_t heads, Turn turn,
-                   float* x) const;
+  void rotate_rows(int64_t begin, int64_t end, const TokenPositions& tokens, int64_t heads,
+                   Turn turn, float* x) const;
 
   int64_t half_ = 0;               // D/2
   std::vector<double> frequency_;  // [D/2] radians per position

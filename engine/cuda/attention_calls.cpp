@@ -10,10 +10,12 @@ namespace {
 // Blocks that record the calls of attention and compute nothing.
 class Recorder {
  public:
-  Recorder(const ModelSpec& share, bool deterministic, int64_t compute_capability)
-      : share_(share), deterministic_(deterministic), compute_capability_(compute_capability) {}
-
-  const std::set<LibraryCall>& calls() const { return calls_; }
+  Recorder(const ModelSpec& share, bool deterministic, int64_t compute_capability,
+           std::set<LibraryCall>& calls)
+      : share_(share),
+        deterministic_(deterministic),
+        compute_capability_(compute_capability),
+        calls_(calls) {}
 
   using T = bfloat16;
   void attention_forward(const T*, const T*, const T*, int64_t q0, int64_t nq, int64_t k0,
@@ -55,6 +57,8 @@ class Recorder {
   template <class... A>
   void qkv_backward_weight(A&&...) {}
   template <class... A>
+  void merge_outputs(A&&...) {}
+  template <class... A>
   void out_forward(A&&...) {}
   template <class... A>
   void out_backward(A&&...) {}
@@ -62,6 +66,10 @@ class Recorder {
   void out_backward_input(A&&...) {}
   template <class... A>
   void out_backward_weight(A&&...) {}
+  template <class... A>
+  void select_rows(A&&...) {}
+  template <class... A>
+  void restore_rows(A&&...) {}
   template <class... A>
   void residual_forward(A&&...) {}
   template <class... A>
@@ -77,6 +85,20 @@ class Recorder {
   template <class... A>
   void loss_forward_backward(A&&...) {}
   template <class... A>
+  void final_norm_forward(A&&...) {}
+  template <class... A>
+  void final_norm_backward(A&&...) {}
+  template <class... A>
+  void vocabulary_forward(A&&...) {}
+  template <class... A>
+  void vocabulary_merge(A&&...) {}
+  template <class... A>
+  void vocabulary_combine(A&&...) {}
+  template <class... A>
+  void vocabulary_backward(A&&...) {}
+  template <class... A>
+  void add_to_rows(A&&...) {}
+  template <class... A>
   void add(A&&...) {}
   template <class... A>
   void zero(A&&...) {}
@@ -85,7 +107,7 @@ class Recorder {
   const ModelSpec& share_;
   bool deterministic_;
   int64_t compute_capability_;
-  std::set<LibraryCall> calls_;
+  std::set<LibraryCall>& calls_;
 };
 
 }  // namespace
@@ -93,16 +115,21 @@ class Recorder {
 std::vector<LibraryCall> library_calls(const Program& program, int64_t compute_capability) {
   if (program.dtype == DType::float32) return {};
   const StepShape step(program);
-  Recorder recorder(step.attention(), program.strategy.deterministic, compute_capability);
+  std::set<LibraryCall> all;
+  std::vector<Recorder> recorders;  // by kind of layers
+  for (const LayerShape& kind : step.kinds()) {
+    recorders.emplace_back(kind.attention(), program.strategy.deterministic, compute_capability,
+                           all);
+  }
   std::byte nothing{};  // addresses are computed from it and not used
   OperandPointers pointers;
   pointers.fill(&nothing);
   for (const Op& op : program.ops) {
     if (op.kind != OpKind::attention_forward && op.kind != OpKind::attention_backward) continue;
-    run_block<bfloat16>(recorder, step, program, op, pointers);
+    run_block<bfloat16>(recorders[layer_kind(program, op)], step, program, op, pointers);
   }
   std::vector<LibraryCall> calls;
-  for (const LibraryCall& call : recorder.calls()) {
+  for (const LibraryCall& call : all) {
     if (calls.empty() || calls.back().key != call.key) calls.push_back(call);
   }
   return calls;

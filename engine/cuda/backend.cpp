@@ -22,12 +22,11 @@ class CudaBackend final : public Backend {
  public:
   CudaBackend(const Program& program, Device& device, int host_threads,
               std::unique_ptr<DeviceRanks> ranks, const Progress& preparing)
-      : step_(program),
-        device_(device),
-        ranks_(std::move(ranks)),
-        blocks_(step_, device.queue(Stream::compute), program.strategy.deterministic),
-        host_pool_(host_threads) {
+      : step_(program), device_(device), ranks_(std::move(ranks)), host_pool_(host_threads) {
     const Queue& queue = device.queue(Stream::compute);
+    for (const LayerShape& kind : step_.kinds()) {
+      blocks_.emplace_back(kind, step_.share(), queue, program.strategy.deterministic);
+    }
     if (queue.has_fused_attention) {
       queue.libraries->attention().prepare(library_calls(program, queue.compute_capability),
                                            host_pool_, preparing);
@@ -58,7 +57,7 @@ class CudaBackend final : public Backend {
   StepShape step_;
   Device& device_;
   std::unique_ptr<DeviceRanks> ranks_;
-  Blocks<T> blocks_;
+  std::vector<Blocks<T>> blocks_;  // by kind of layers
   ThreadPool host_pool_;
 };
 
@@ -99,7 +98,7 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
     default:
       if (is_exchange(op.kind)) {
         run_exchange(*ranks_, p, op, pointers);
-      } else if (!run_block<T>(blocks_, step_, p, op, pointers)) {
+      } else if (!run_block<T>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) {
         throw failed("cuda backend: {} is not its op", name_of(op.kind));
       }
   }

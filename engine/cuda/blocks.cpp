@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/activation.h"
+#include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/loss.h"
 #include "engine/cuda/kernels/rows.h"
@@ -57,12 +58,14 @@ struct Blocks<T>::Parts {
 };
 
 template <class T>
-Blocks<T>::Blocks(const StepShape& step, const Queue& queue, bool deterministic)
-    : step_(step),
-      model_(step.model()),
+Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const Queue& queue,
+                  bool deterministic)
+    : layers_(layers),
+      share_(share),
+      model_(layers.model()),
       queue_(queue),
       deterministic_(deterministic),
-      at_(layer_offsets(step.model())) {
+      at_(layer_offsets(layers.model())) {
   if (model_.head_dim > kMaxHeadDim) {
     throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
                     model_.head_dim, kMaxHeadDim);
@@ -85,23 +88,24 @@ NormTensors<Float> Blocks<T>::norm_tensors(Float* unit, bool of_mlp) const {
 // --- embedding ---
 
 template <class T>
+template <class Float>
+EmbeddingTables<Float> Blocks<T>::tables(Float* unit) const {
+  const bool learned = model_.positions == Positions::learned && model_.max_positions > 0;
+  return {unit,         learned ? unit + model_.vocab * model_.hidden : nullptr,
+          model_.vocab, model_.hidden,
+          share_.first, share_.all(model_.vocab)};
+}
+
+template <class T>
 void Blocks<T>::embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0,
                               T* x) {
-  const int64_t table = model_.vocab * model_.hidden;
-  const bool learned = model_.positions == Positions::learned;
-  cuda::embed_forward<T>(queue_,
-                         {unit, learned ? unit + table : nullptr, model_.vocab, model_.hidden},
-                         tokens, n, position0, x);
+  cuda::embed_forward<T>(queue_, tables(unit), tokens, n, position0, x);
 }
 
 template <class T>
 void Blocks<T>::embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
                                float* unit_gradient) {
-  const int64_t table = model_.vocab * model_.hidden;
-  const bool learned = model_.positions == Positions::learned;
-  cuda::embed_backward<T>(
-      queue_, tokens, dx, n, position0,
-      {unit_gradient, learned ? unit_gradient + table : nullptr, model_.vocab, model_.hidden});
+  cuda::embed_backward<T>(queue_, tokens, dx, n, position0, tables(unit_gradient));
 }
 
 // --- norms ---
@@ -152,18 +156,19 @@ void Blocks<T>::project(const T* unit, const Part& part, const T* h, int64_t n, 
 
 template <class T>
 void Blocks<T>::forward_part(const T* unit, const Part& part, const T* h, int64_t n,
-                             int64_t position, T* to) {
+                             const TokenPositions& tokens, T* to) {
   project(unit, part, h, n, to);
   if (part.norm >= 0) {
     head_norm_forward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps), n * part.heads,
                       model_.head_dim, to);
   }
-  if (part.rotates) rotate(queue_, rope_, n, position, part.heads, false, to);
+  if (part.rotates) rotate(queue_, rope_, n, tokens, part.heads, false, to);
 }
 
 template <class T>
-void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
-                            int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads) {
+void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n,
+                            const TokenPositions& tokens, int64_t tile, T* q, T* k, T* v,
+                            T* workspace, const HeadGroup& heads) {
   const Parts parts = parts_of(heads);
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
@@ -173,7 +178,7 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, i
       h = workspace;
     }
     const auto forward = [&](const Part& part, T* to) {
-      forward_part(unit, part, h, rows, position0 + row, to + row * part.width());
+      forward_part(unit, part, h, rows, tokens.from(row), to + row * part.width());
     };
     forward(parts.q, q);
     if (k == nullptr) continue;
@@ -185,8 +190,9 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n, i
 // Replaces dy[n,width] by the gradient of one part's product; adds that of its norm.
 template <class T>
 void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
-                                    int64_t position, float* dy, float* unit_gradient, T* before) {
-  if (part.rotates) rotate(queue_, rope_, n, position, part.heads, true, dy);
+                                    const TokenPositions& tokens, float* dy, float* unit_gradient,
+                                    T* before) {
+  if (part.rotates) rotate(queue_, rope_, n, tokens, part.heads, true, dy);
   if (part.norm >= 0) {
     project(unit, part, h, n, before);
     head_norm_backward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps),
@@ -225,9 +231,10 @@ void Blocks<T>::backward_input(const T* unit, const Part& part, const float* dy,
 }
 
 template <class T>
-void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
-                             int64_t tile, float* dq, float* dk, float* dv, T* dx,
-                             float* unit_gradient, T* workspace, const HeadGroup& heads) {
+void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n,
+                             const TokenPositions& tokens, int64_t tile, float* dq, float* dk,
+                             float* dv, T* dx, float* unit_gradient, T* workspace,
+                             const HeadGroup& heads) {
   const int64_t d = model_.hidden;
   const Parts parts = parts_of(heads);
   T* before = workspace + std::min(n, tile) * d;
@@ -240,7 +247,7 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
     }
     const auto backward = [&](const Part& part, float* dy) {
       float* of_rows = dy + row * part.width();
-      backward_to_product(unit, part, h, rows, position0 + row, of_rows, unit_gradient, before);
+      backward_to_product(unit, part, h, rows, tokens.from(row), of_rows, unit_gradient, before);
       weight_gradients(part, h, rows, of_rows, unit_gradient);
     };
     backward(parts.q, dq);
@@ -264,9 +271,9 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n, 
 }
 
 template <class T>
-void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0,
-                                   int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
-                                   float* unit_gradient, T* workspace) {
+void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n,
+                                   const TokenPositions& tokens, int64_t tile, float* dq, float* dk,
+                                   float* dv, T* dqkv, T* dh, float* unit_gradient, T* workspace) {
   const int64_t d = model_.hidden;
   const Parts parts = parts_of({});
   const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
@@ -275,7 +282,7 @@ void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t
     T* joint = dqkv + row * width;
     const auto backward = [&](const Part& part, float* dy) {
       float* from = dy + row * part.width();
-      backward_to_product(unit, part, h + row * d, rows, position0 + row, from, unit_gradient,
+      backward_to_product(unit, part, h + row * d, rows, tokens.from(row), from, unit_gradient,
                           workspace);
       copy_rows(queue_, from, part.width(), rows, part.width(), joint + part.row, width);
     };
@@ -303,7 +310,7 @@ void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0
                                   int64_t k0, int64_t nk, bool first, T* o, float* lse,
                                   T* workspace, float* o_sum, HeadRows rows) {
   cuda::attention_forward<T>(
-      queue_, {rectangle(step_.attention(), q0, nq, k0, nk, rows), q, k, v, first, o, lse,
+      queue_, {rectangle(layers_.attention(), q0, nq, k0, nk, rows), q, k, v, first, o, lse,
                reinterpret_cast<std::byte*>(workspace), o_sum});
 }
 
@@ -312,9 +319,18 @@ void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* 
                                    const float* lse, const float* delta, int64_t q0, int64_t nq,
                                    int64_t k0, int64_t nk, bool first_dq, float* dq, bool first_dkv,
                                    float* dk, float* dv, T* workspace, HeadRows rows) {
-  cuda::attention_backward<T>(queue_, {rectangle(step_.attention(), q0, nq, k0, nk, rows), q, k, v,
-                                       d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
+  cuda::attention_backward<T>(queue_, {rectangle(layers_.attention(), q0, nq, k0, nk, rows), q, k,
+                                       v, d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
                                        reinterpret_cast<std::byte*>(workspace), deterministic_});
+}
+
+template <class T>
+void Blocks<T>::merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
+                              float* o_sum, HeadRows rows) {
+  const ModelSpec& m = layers_.attention();
+  const HeadRows strides = rows.of(m);
+  cuda::merge_outputs<T>(queue_, part, part_lse, n, m.heads, m.head_dim, o_sum, o, strides.o, lse,
+                         strides.lse);
 }
 
 // --- output projection, residual ---
@@ -361,6 +377,16 @@ void Blocks<T>::out_backward_input(const T* unit, const T* dy, const T* o, int64
                   delta + row * model_.heads);
     copy_rows(queue_, rows_of_d_o, a, rows, a, d_o + row * a, a);
   }
+}
+
+template <class T>
+void Blocks<T>::select_rows(const T* all, const RowChoice& choice, T* rows) {
+  cuda::select_rows(queue_, all, choice, model_.hidden, rows);
+}
+
+template <class T>
+void Blocks<T>::restore_rows(const T* rows, const RowChoice& choice, T* all) {
+  cuda::restore_rows(queue_, rows, choice, model_.hidden, all);
 }
 
 template <class T>
@@ -511,7 +537,78 @@ void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x
   }
 }
 
+// --- a share of the output layer ---
+
+template <class T>
+VocabularyRows Blocks<T>::share() const {
+  return {share_.first, model_.vocab, share_.all(model_.vocab)};
+}
+
+template <class T>
+void Blocks<T>::final_norm_forward(const T* head, const T* x, int64_t n, T* h) {
+  const int64_t bias = model_.norm == Norm::layernorm ? model_.hidden : -1;
+  cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x, n, h);
+}
+
+template <class T>
+void Blocks<T>::final_norm_backward(const T* head, const T* x, const T* dh, int64_t n, T* dx,
+                                    float* head_gradient) {
+  const int64_t bias = model_.norm == Norm::layernorm ? model_.hidden : -1;
+  cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x, dh, n, nullptr, dx,
+                         {head_gradient, tensor(head_gradient, bias)});
+}
+
+template <class T>
+void Blocks<T>::vocabulary_forward(const T* output, const T* h, const int32_t* labels, int64_t n,
+                                   int64_t tile, float* terms, T* gradient, T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
+    share_terms(queue_, share(), labels + row, rows, gradient != nullptr, workspace,
+                terms + row * kVocabularyTerms);
+    if (gradient == nullptr) continue;
+    T* part = gradient + row * 2 * d;
+    gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, part, 2 * d);
+    label_rows(queue_, share(), d, output, labels + row, rows, part + d, 2 * d);
+  }
+}
+
+template <class T>
+void Blocks<T>::vocabulary_merge(const float* part, int64_t n, bool first, float* terms) {
+  merge_terms(queue_, part, n, first, terms);
+}
+
+template <class T>
+void Blocks<T>::vocabulary_combine(const T* part, const float* part_terms, const float* terms,
+                                   int64_t n, bool first, double scale, T* dh) {
+  combine_shares(queue_, model_.hidden, part, part_terms, terms, n, first, scale, dh);
+}
+
+template <class T>
+void Blocks<T>::vocabulary_backward(const T* output, const T* h, const int32_t* labels,
+                                    const float* terms, int64_t n, int64_t tile, double scale,
+                                    float* output_gradient, T* dh, double* loss, T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
+    share_gradient(queue_, share(), labels + row, terms + row * kVocabularyTerms, rows, scale,
+                   workspace);
+    gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
+            d);
+    if (dh == nullptr) continue;
+    gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, dh + row * d, d);
+  }
+  if (loss != nullptr) add_loss(queue_, terms, n, scale, loss);
+}
+
 // --- sums ---
+
+template <class T>
+void Blocks<T>::add_to_rows(const T* part, int64_t n, T* sum) {
+  cuda::add_rows<T>(queue_, sum, part, n, sum);
+}
 
 template <class T>
 void Blocks<T>::add(const float* part, int64_t n, float* sum) {

@@ -6,8 +6,10 @@
 #pragma once
 
 #include "engine/cuda/attention.h"
+#include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/norm.h"
 #include "engine/cuda/kernels/rope.h"
+#include "engine/cuda/kernels/vocabulary.h"
 #include "engine/cuda/queue.h"
 #include "engine/runtime/dispatch.h"
 #include "engine/runtime/layer_offsets.h"
@@ -17,9 +19,10 @@ namespace longspan::cuda {
 template <class T>
 class Blocks {
  public:
-  /// `deterministic` makes attention's backward repeatable too. `step` and `queue` must outlive the
-  /// blocks. Throws bad_input if heads are wider than the kernels support.
-  Blocks(const StepShape& step, const Queue& queue, bool deterministic);
+  /// `deterministic` makes attention's backward repeatable too. `layers` and `queue` must outlive
+  /// the blocks. Throws bad_input if heads are wider than the kernels support.
+  Blocks(const LayerShape& layers, const VocabularyShare& share, const Queue& queue,
+         bool deterministic);
 
   void embed_forward(const T* unit, const int32_t* tokens, int64_t n, int64_t position0, T* x);
   void embed_backward(const int32_t* tokens, const T* dx, int64_t n, int64_t position0,
@@ -27,15 +30,15 @@ class Blocks {
   void norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h);
   void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, const T* more,
                      T* dx, float* unit_gradient);
-  void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+  void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
                    int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
   /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
-  void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, int64_t position0,
+  void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
                     T* workspace, const HeadGroup& heads);
-  void qkv_backward_input(const T* unit, const T* h, int64_t n, int64_t position0, int64_t tile,
-                          float* dq, float* dk, float* dv, T* dqkv, T* dh, float* unit_gradient,
-                          T* workspace);
+  void qkv_backward_input(const T* unit, const T* h, int64_t n, const TokenPositions& tokens,
+                          int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
+                          float* unit_gradient, T* workspace);
   void qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
@@ -44,11 +47,15 @@ class Blocks {
                           const float* delta, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
                           bool first_dq, float* dq, bool first_dkv, float* dk, float* dv,
                           T* workspace, HeadRows rows);
+  void merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
+                     float* o_sum, HeadRows rows);
   void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);
   void out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
                     float* unit_gradient, bool partial);
   void out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta);
   void out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient, bool partial);
+  void select_rows(const T* all, const RowChoice& choice, T* rows);
+  void restore_rows(const T* rows, const RowChoice& choice, T* all);
   void residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n, T* y);
   void residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
@@ -62,7 +69,19 @@ class Blocks {
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);
+  void final_norm_forward(const T* head, const T* x, int64_t n, T* h);
+  void final_norm_backward(const T* head, const T* x, const T* dh, int64_t n, T* dx,
+                           float* head_gradient);
+  void vocabulary_forward(const T* output, const T* h, const int32_t* labels, int64_t n,
+                          int64_t tile, float* terms, T* gradient, T* workspace);
+  void vocabulary_merge(const float* part, int64_t n, bool first, float* terms);
+  void vocabulary_combine(const T* part, const float* part_terms, const float* terms, int64_t n,
+                          bool first, double scale, T* dh);
+  void vocabulary_backward(const T* output, const T* h, const int32_t* labels, const float* terms,
+                           int64_t n, int64_t tile, double scale, float* output_gradient, T* dh,
+                           double* loss, T* workspace);
   void add(const float* part, int64_t n, float* sum);
+  void add_to_rows(const T* part, int64_t n, T* sum);
   void zero(std::byte* x, int64_t bytes);
 
  private:
@@ -70,10 +89,11 @@ class Blocks {
   struct Parts;  // all of them
   Parts parts_of(const HeadGroup& heads) const;
   void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
-  void forward_part(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
-                    T* to);
-  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n, int64_t position,
-                           float* dy, float* unit_gradient, T* before);
+  void forward_part(const T* unit, const Part& part, const T* h, int64_t n,
+                    const TokenPositions& tokens, T* to);
+  void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
+                           const TokenPositions& tokens, float* dy, float* unit_gradient,
+                           T* before);
   void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
@@ -82,11 +102,15 @@ class Blocks {
   void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
   void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
+  VocabularyRows share() const;
+  template <class Float>
+  EmbeddingTables<Float> tables(Float* unit) const;
   NormKind norm_kind() const;
   template <class Float>
   NormTensors<Float> norm_tensors(Float* unit, bool of_mlp) const;
 
-  const StepShape& step_;
+  const LayerShape& layers_;
+  const VocabularyShare& share_;
   const ModelSpec& model_;
   const Queue& queue_;
   bool deterministic_;

@@ -1,8 +1,11 @@
 #include "engine/cuda/channel_order.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "base/error.h"
 #include "engine/comm/agreement.h"
@@ -51,10 +54,11 @@ void check_channel_order(Communicator& comm, const std::vector<MessageChannel>& 
       const auto differ = std::mismatch(channel.messages.begin(), channel.messages.end(),
                                         told[i].begin(), told[i].end());
       throw bad_input(
-          "pipeline: rank {} sends the {} of stage {} in another order than rank {} receives them, "
-          "from message {} on; between GPUs the orders must be the same: choose another schedule",
-          channel.sender, channel.number % 2 == 0 ? "residuals" : "gradients", channel.number / 2,
-          channel.receiver, differ.first - channel.messages.begin() + 1);
+          "pipeline: rank {} sends the {} in another order than rank {} receives them, from "
+          "message "
+          "{} on; between GPUs the orders must be the same: choose another schedule",
+          channel.sender, channel.what, channel.receiver,
+          differ.first - channel.messages.begin() + 1);
     }
   });
 }

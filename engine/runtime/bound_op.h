@@ -68,8 +68,7 @@ class BoundOp {
   template <class T>
   int64_t row(OperandAt<kind> operand) const {
     if (!has(operand)) return 0;
-    return program_.bytes.row[static_cast<int>(program_.buffers[id(operand)].tensor)] /
-           static_cast<int64_t>(sizeof(T));
+    return program_.row_bytes_of(id(operand)) / static_cast<int64_t>(sizeof(T));
   }
 
  private:

@@ -15,17 +15,17 @@ ModelSpec share_of(const ModelSpec& model, int64_t shares) {
   return share;
 }
 
-std::array<std::vector<UnitRange>, 3> counted_elements(const Program& program) {
-  const std::vector<UnitRange> all{{0, kUnitEnd}};
-  if (program.place.tensor == 0) return {all, all, all};
+// The elements of a layer that this rank counts.
+std::vector<UnitRange> counted_in_layer(const Program& program, const ModelSpec& model) {
+  if (program.place.tensor == 0) return {{0, kUnitEnd}};
   std::vector<UnitRange> layer;
   int64_t next = 0;
-  for (const UnitRange& skipped : replicated_in_layer(program.model, program.lengths.tensor)) {
+  for (const UnitRange& skipped : replicated_in_layer(model, program.lengths.tensor)) {
     if (next < skipped.begin) layer.push_back({next, skipped.begin});
     next = skipped.end;
   }
   layer.push_back({next, kUnitEnd});
-  return {std::vector<UnitRange>{}, layer, std::vector<UnitRange>{}};
+  return layer;
 }
 
 // The offset in its unit of this rank's shard of `elements`; 0 if the unit is not sharded.
@@ -48,17 +48,29 @@ CopyRange copy_range(const Program& program, const Op& op) {
   return {offset(from), offset(to), bytes};
 }
 
-StepShape::StepShape(const Program& program)
-    : model_(narrow_model(program.model, program.lengths.tensor)),
-      share_(share_of(model_, program.lengths.head_shares())),
-      kv_groups_(kv_groups(model_, program.lengths)),
-      units_(parameter_units(model_)),
-      counted_(counted_elements(program)) {}
+LayerShape::LayerShape(const ModelSpec& model, const Lengths& lengths)
+    : model_(narrow_model(model, lengths.tensor)),
+      share_(share_of(model_, lengths.head_shares())),
+      kv_groups_(kv_groups(model_, lengths)),
+      head_groups_(lengths.head_groups),
+      ranks_(lengths.ulysses) {}
 
-HeadGroup StepShape::group_of(const Program& p, int64_t group) const {
-  const int64_t ranks = p.lengths.ulysses, kv_group = group * kv_groups_ / p.lengths.head_groups;
-  return {{ranks, group * share_.heads, share_.heads},
-          {std::min(ranks, model_.kv_heads), kv_group * share_.kv_heads, share_.kv_heads}};
+HeadGroup LayerShape::group_of(int64_t group) const {
+  const int64_t kv_group = group * kv_groups_ / head_groups_;
+  return {{ranks_, group * share_.heads, share_.heads},
+          {std::min(ranks_, model_.kv_heads), kv_group * share_.kv_heads, share_.kv_heads}};
+}
+
+StepShape::StepShape(const Program& program)
+    : share_(program.vocabulary.share),
+      units_(parameter_units(narrow_model(program.model, program.lengths.tensor))) {
+  for (int kind = 0; kind < program.kinds(); ++kind) {
+    ModelSpec alike = program.model_of(kind);
+    alike.runs.clear();
+    kinds_.emplace_back(alike, program.lengths_of(kind));
+    counted_.push_back(counted_in_layer(program, alike));
+  }
+  if (program.place.tensor == 0) counted_at_ends_ = {{0, kUnitEnd}};
 }
 
 std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const {
@@ -66,7 +78,8 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
   const int64_t held = p.bytes_of(op.operands[operand_index(OpKind::sum_of_squares, "grads")]) / 4;
   const int64_t begin = first_of_shard(p, held);
   std::vector<UnitRange> ranges;
-  for (const UnitRange& counted : counted_[static_cast<int>(units_[op.index].kind)]) {
+  const bool of_layer = units_[op.index].kind == ParameterUnit::Kind::layer;
+  for (const UnitRange& counted : of_layer ? counted_[layer_kind(p, op)] : counted_at_ends_) {
     const int64_t first = std::max(counted.begin, begin) - begin;
     const int64_t last = std::min(counted.end, begin + held) - begin;
     if (first < last) ranges.push_back({first, last});

@@ -33,18 +33,32 @@ struct CopyRange {
 };
 CopyRange copy_range(const Program& program, const Op& op);
 
+/// One kind of a program's layers, as a rank computes it.
+class LayerShape {
+ public:
+  LayerShape(const ModelSpec& model, const Lengths& lengths);
+
+  const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
+  const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
+  /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
+  /// group attend with.
+  HeadGroup group_of(int64_t group) const;
+
+ private:
+  ModelSpec model_, share_;
+  int64_t kv_groups_, head_groups_, ranks_;
+};
+
 /// What a backend computes once about the programs that it will run.
 class StepShape {
  public:
   explicit StepShape(const Program& program);
 
-  const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
-  const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
+  /// By kind of layers.
+  const std::vector<LayerShape>& kinds() const { return kinds_; }
+  const LayerShape& kind(int kind) const { return kinds_[static_cast<size_t>(kind)]; }
+  const VocabularyShare& share() const { return share_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
-
-  /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
-  /// group attend with.
-  HeadGroup group_of(const Program& program, int64_t group) const;
 
   /// The ranges (in elements) of this rank's gradients of a unit whose squares it adds to the
   /// gradient norm. Gradients that are replicated in a tensor group count on its first rank only.
@@ -58,17 +72,22 @@ class StepShape {
   std::vector<Update> updates(const Program& program, const Op& op) const;
 
  private:
-  ModelSpec model_, share_;
-  int64_t kv_groups_;
+  std::vector<LayerShape> kinds_;
+  VocabularyShare share_;
   std::vector<ParameterUnit> units_;
-  std::array<std::vector<UnitRange>, 3> counted_;  // embedding, layer, head unit
+  std::vector<std::vector<UnitRange>> counted_;  // of layers, by kind
+  std::vector<UnitRange> counted_at_ends_;       // of embedding and head unit
 };
+
+/// The kind of layers that an op works on.
+inline int layer_kind(const Program& p, const Op& op) { return p.shapes[op.shape].layer_kind; }
 
 /// Fills `tokens` with a microbatch's inputs and labels, block by block, in the order in which this
 /// rank holds its tokens.
 void fill_tokens(const Program& program, const Op& op, int32_t* tokens, const StepContext& context);
 
-/// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds.
+/// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds. `blocks` are
+/// those of layer_kind(p, op).
 template <class Element, class Blocks>
 bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op& op,
                const OperandPointers& pointers) {
@@ -76,16 +95,23 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   using F = float;
   const OpShape& shape = p.shapes[op.shape];
   const Strategy& s = p.strategy;
-  const ModelSpec& model = step.model();
-  const int64_t own = p.lengths.own_block(), own_run = p.lengths.own_run();
-  const int64_t block = p.lengths.dense_block(), own_chunk = p.lengths.own_chunk();
-  const int64_t chunk = p.lengths.chunk, index = op.index;
+  const LayerShape& layers = step.kind(shape.layer_kind);
+  const ModelSpec& model = layers.model();
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const int64_t own = lengths.own_block(), own_run = lengths.own_run();
+  const int64_t block = lengths.dense_block(), own_chunk = lengths.own_chunk();
+  const int64_t chunk = lengths.chunk, index = op.index;
   // Attention needs positions only where the causal mask cuts: in the query's own chunk.
   const int64_t kv_rows = shape.kv_chunks * chunk;
   const int64_t query = shape.diagonal ? kv_rows - chunk : kv_rows;
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
   };
+
+  // A tied output matrix is the token table, the first tensor of the embedding unit; an untied one
+  // is the last tensor of the head unit, behind the norm.
+  const int64_t behind_norm =
+      model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
 
   switch (op.kind) {
     case OpKind::embed_forward: {
@@ -105,9 +131,9 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::qkv_forward: {
       const BoundOp<OpKind::qkv_forward> b(p, op, pointers);
       blocks.qkv_forward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
-                         first_own_token(p, index), tile(s.projection_tile, own_chunk),
+                         own_tokens(p, shape.layer_kind, index), tile(s.projection_tile, own_chunk),
                          b.heads<E>("q"), b.heads<E>("k"), b.heads<E>("v"), b.whole<E>("workspace"),
-                         step.group_of(p, op.head_group));
+                         layers.group_of(op.head_group));
       return true;
     }
     case OpKind::attention_forward: {
@@ -116,6 +142,13 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                                b.at<E>("v", op.kv_first), query, chunk, 0, kv_rows, shape.first,
                                b.heads<E>("o"), b.heads<F>("lse"), b.whole<E>("workspace"),
                                b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")});
+      return true;
+    }
+    case OpKind::merge_outputs: {
+      const BoundOp<OpKind::merge_outputs> b(p, op, pointers);
+      blocks.merge_outputs(b.heads<F>("part"), b.heads<F>("part_lse"), chunk, b.heads<E>("o"),
+                           b.heads<F>("lse"), b.heads<F>("o_sum"),
+                           HeadRows{b.row<E>("o"), b.row<F>("lse")});
       return true;
     }
     case OpKind::out_forward: {
@@ -139,15 +172,50 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::loss: {
       const BoundOp<OpKind::loss> b(p, op, pointers);
-      // A tied output matrix is the token table, the first tensor of the embedding unit; an untied
-      // one is the last tensor of the head unit, behind the norm.
-      const int64_t behind_norm =
-          model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
       blocks.loss_forward_backward(
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
           b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p),
           b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
           b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::final_norm_forward: {
+      const BoundOp<OpKind::final_norm_forward> b(p, op, pointers);
+      blocks.final_norm_forward(b.whole<E>("head"), b.whole<E>("x"), own, b.whole<E>("h"));
+      return true;
+    }
+    case OpKind::vocabulary_forward: {
+      const BoundOp<OpKind::vocabulary_forward> b(p, op, pointers);
+      blocks.vocabulary_forward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
+                                b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own),
+                                b.whole<F>("terms"), b.whole<E>("gradient"),
+                                b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::vocabulary_merge: {
+      const BoundOp<OpKind::vocabulary_merge> b(p, op, pointers);
+      blocks.vocabulary_merge(b.whole<F>("part"), own, shape.first, b.whole<F>("terms"));
+      return true;
+    }
+    case OpKind::vocabulary_combine: {
+      const BoundOp<OpKind::vocabulary_combine> b(p, op, pointers);
+      blocks.vocabulary_combine(b.whole<E>("part"), b.whole<F>("part_terms"), b.whole<F>("terms"),
+                                own, shape.first, loss_scale(p), b.whole<E>("dh"));
+      return true;
+    }
+    case OpKind::vocabulary_backward: {
+      const BoundOp<OpKind::vocabulary_backward> b(p, op, pointers);
+      blocks.vocabulary_backward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
+                                 b.whole<int32_t>("tokens") + own, b.whole<F>("terms"), own,
+                                 tile(s.loss_tile, own), loss_scale(p),
+                                 b.whole<F>("output_grads") + behind_norm, b.whole<E>("dh"),
+                                 b.whole<double>("loss"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::final_norm_backward: {
+      const BoundOp<OpKind::final_norm_backward> b(p, op, pointers);
+      blocks.final_norm_backward(b.whole<E>("head"), b.whole<E>("x"), b.whole<E>("dh"), own,
+                                 b.whole<E>("dx"), b.whole<F>("head_grads"));
       return true;
     }
     case OpKind::mlp_backward: {
@@ -202,18 +270,19 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::qkv_backward: {
       const BoundOp<OpKind::qkv_backward> b(p, op, pointers);
       blocks.qkv_backward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
-                          first_own_token(p, index), tile(s.projection_tile, own_chunk),
-                          b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-                          b.at<E>("dx", index), b.whole<F>("grads"), b.whole<E>("workspace"),
-                          step.group_of(p, op.head_group));
+                          own_tokens(p, shape.layer_kind, index),
+                          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"),
+                          b.heads<F>("dv"), b.at<E>("dx", index), b.whole<F>("grads"),
+                          b.whole<E>("workspace"), layers.group_of(op.head_group));
       return true;
     }
     case OpKind::qkv_backward_input: {
       const BoundOp<OpKind::qkv_backward_input> b(p, op, pointers);
-      blocks.qkv_backward_input(
-          b.whole<E>("params"), b.at<E>("h", index), own_chunk, first_own_token(p, index),
-          tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"), b.heads<F>("dv"),
-          b.whole<E>("dqkv"), b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
+      blocks.qkv_backward_input(b.whole<E>("params"), b.at<E>("h", index), own_chunk,
+                                own_tokens(p, shape.layer_kind, index),
+                                tile(s.projection_tile, own_chunk), b.heads<F>("dq"),
+                                b.heads<F>("dk"), b.heads<F>("dv"), b.whole<E>("dqkv"),
+                                b.at<E>("dh", index), b.whole<F>("grads"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::qkv_backward_weight: {
@@ -234,6 +303,20 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.residual_backward(shape.of_mlp, b.whole<E>("dx"), own, b.whole<F>("grads"));
       return true;
     }
+    case OpKind::select_rows: {
+      const BoundOp<OpKind::select_rows> b(p, op, pointers);
+      const int outer = p.buffers[b.id("all")].kind;
+      blocks.select_rows(b.whole<E>("all"), rows_of_block(p, shape.layer_kind, outer),
+                         b.whole<E>("rows"));
+      return true;
+    }
+    case OpKind::restore_rows: {
+      const BoundOp<OpKind::restore_rows> b(p, op, pointers);
+      const int outer = p.buffers[b.id("all")].kind;
+      blocks.restore_rows(b.whole<E>("rows"), rows_of_block(p, shape.layer_kind, outer),
+                          b.whole<E>("all"));
+      return true;
+    }
     case OpKind::embed_backward: {
       const BoundOp<OpKind::embed_backward> b(p, op, pointers);
       for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
@@ -245,7 +328,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::add: {
       const BoundOp<OpKind::add> b(p, op, pointers);
-      blocks.add(b.whole<F>("part"), b.bytes("sum") / 4, b.whole<F>("sum"));
+      if (shape.tensor == Tensor::x || shape.tensor == Tensor::sum_own) {
+        blocks.add_to_rows(b.whole<E>("part"), own * model.hidden, b.whole<E>("sum"));
+      } else {
+        blocks.add(b.whole<F>("part"), b.bytes("sum") / 4, b.whole<F>("sum"));
+      }
       return true;
     }
     case OpKind::zero: {

@@ -34,7 +34,7 @@ struct Exchanged {
 class AllToAll {
  public:
   AllToAll(const Program& p, const Op& op, const OperandPointers& operands)
-      : rows_(p.lengths.own_chunk()),
+      : rows_(p.lengths_of(p.shapes[op.shape].layer_kind).own_chunk()),
         ranks_(p.lengths.ulysses),
         rank_(p.place.ulysses),
         group_(members(ulysses_group(p.strategy.parallel, p.place))),
@@ -47,8 +47,8 @@ class AllToAll {
       const int heads = i + (to_heads ? kDestination : kSource);
       if (!op.has(own)) continue;
       Exchanged e;
-      e.width = row_bytes(p, op.operands[own]);
-      e.share = row_bytes(p, op.operands[heads]);
+      e.width = p.row_bytes_of(op.operands[own]);
+      e.share = p.row_bytes_of(op.operands[heads]);
       const bool all_groups = holds_all_groups(p.buffers[op.operands[own]].tensor);
       e.stride = e.share * (all_groups ? p.lengths.head_groups : 1);
       e.replicas = e.stride * ranks_ / e.width;
@@ -108,9 +108,6 @@ class AllToAll {
  private:
   static constexpr int kStaging = operand_index(OpKind::all_to_all, "workspace");
 
-  static int64_t row_bytes(const Program& p, BufferId id) {
-    return p.bytes.row[static_cast<int>(p.buffers[id].tensor)];
-  }
   static std::byte* at_chunk(const Program& p, BufferId id, int64_t chunk, std::byte* buffer) {
     return buffer + p.chunk_offset_bytes(id, chunk);
   }
@@ -157,7 +154,8 @@ std::span<std::byte> workspace_of(const BoundOp<kind>& b) {
 
 void all_gather(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
   const BoundOp<OpKind::all_gather> b(p, op, at);
-  const int64_t shard = p.bytes[p.shapes[op.shape].tensor];
+  const OpShape& shape = p.shapes[op.shape];
+  const int64_t shard = p.table_of(shape.layer_kind)[shape.tensor];
   ranks.all_gather(group_of(p, op), {b.shard<std::byte>("part"), static_cast<size_t>(shard)},
                    b.whole<std::byte>("whole"));
 }
@@ -201,7 +199,8 @@ void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
     ranks.all_reduce(group, floats(grads), count, workspace);
     return;
   }
-  const std::vector<UnitRange> ranges = replicated_in_layer(p.model, p.lengths.tensor);
+  const std::vector<UnitRange> ranges =
+      replicated_in_layer(p.model_of(shape.layer_kind), p.lengths.tensor);
   const auto copy = [&](const std::byte* from, const UnitRange& r, std::byte* to) {
     const int64_t bytes = (r.end - r.begin) * 4;
     ranks.copy_rows(from, bytes, 1, bytes, to, bytes);

@@ -19,7 +19,8 @@ struct LayerOffsets {
   int64_t down_weight = -1, down_bias = -1;
 };
 
-/// Throws bad_input if a layer of the model has parameters that the blocks do not support.
+/// `model` is uniform. Throws bad_input if a layer of the model has parameters that the blocks do
+/// not support.
 LayerOffsets layer_offsets(const ModelSpec& model);
 
 }  // namespace longspan

@@ -44,24 +44,47 @@ BufferId at_unit(const std::vector<BufferId>& buffers, int unit) {
   return unit < 0 ? -1 : buffers[unit];
 }
 
-// Assembles a unit of the model from the parts of all ranks: shards (ZeRO) give slices (TP), slices
-// give the whole. Ranks that do not have the unit, or have only copies, have empty parts.
-std::vector<float> assembled(const Program& program, const ParameterUnit& unit,
-                             const std::vector<std::string>& parts) {
+// Whether the meshes of a pipeline have shares of a unit.
+bool is_shared(const Program& program, const ParameterUnit& unit) {
+  return program.vocabulary.share.is_cut() && unit.kind != ParameterUnit::Kind::layer;
+}
+
+// The runs of the part of a unit of the whole model that the ranks at `place` hold: their share of
+// the vocabulary, or their slice (TP).
+std::vector<SliceRun> runs_at(const Program& program, const ModelSpec& model,
+                              const ParameterUnit& unit, const Place& place) {
+  if (!is_shared(program, unit)) {
+    return slice_runs(model, unit, program.strategy.parallel.tensor, place.tensor);
+  }
+  const int64_t meshes = program.place.meshes;
+  return share_runs(share_model(model, place.mesh, meshes),
+                    vocabulary_share(model, place.mesh, meshes), unit.kind);
+}
+
+// Assembles a unit of the model from the parts of all ranks: shards (ZeRO) give slices (TP) or
+// shares of the vocabulary, these give the whole. Ranks that do not have the unit, or have only
+// copies, have empty parts.
+std::vector<float> assembled(const Program& program, const ModelSpec& model,
+                             const ParameterUnit& unit, const std::vector<std::string>& parts) {
   const ParallelLayout& parallel = program.strategy.parallel;
   std::vector<float> whole(unit.elements);
-  int64_t mesh = 0;
-  while (parts[mesh * parallel.ranks()].empty()) ++mesh;
-  for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
-    Place place = place_of(parallel, rank);
-    place.mesh = mesh;
-    const RankGroup holders = replica_group(parallel, place);
-    if (holders.index != 0) continue;  // the slice is assembled for its first holder
-    std::string slice;
-    for (const int holder : ranks_of(holders)) slice += parts[holder];
-    for (const SliceRun& run : slice_runs(program.model, unit, parallel.tensor, place.tensor)) {
-      std::memcpy(whole.data() + run.whole, slice.data() + 4 * run.narrow, 4 * run.count);
+  const bool shared = is_shared(program, unit);
+  for (int64_t mesh = 0; mesh < program.place.meshes; ++mesh) {
+    if (parts[mesh * parallel.ranks()].empty()) continue;
+    for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
+      Place place = place_of(parallel, rank);
+      place.mesh = mesh;
+      const RankGroup holders = replica_group(parallel, place);
+      if (holders.index != 0) continue;  // the slice is assembled for its first holder
+      std::string slice;
+      for (const int holder : ranks_of(holders)) slice += parts[holder];
+      for (const SliceRun& run : runs_at(program, model, unit, place)) {
+        // All shares have the final norm, but only the last stage's is in use.
+        if (shared && run.replicated && mesh != program.vocabulary.last) continue;
+        std::memcpy(whole.data() + run.whole, slice.data() + 4 * run.narrow, 4 * run.count);
+      }
     }
+    if (!shared) break;  // others have copies
   }
   return whole;
 }
@@ -74,8 +97,8 @@ bool in_parts(const Program& program) {
 
 // Returns a whole unit of any state as float32, from any tier; `buffer` is -1 on ranks that do not
 // have it. If there are several ranks, rank 0 gets it, and the others get an empty vector.
-std::vector<float> whole_unit(const Executor& executor, Communicator* comm, BufferId buffer,
-                              const ParameterUnit& unit) {
+std::vector<float> whole_unit(const Executor& executor, const ModelSpec& model, Communicator* comm,
+                              BufferId buffer, const ParameterUnit& unit) {
   const Program& program = executor.program();
   const bool is_root = comm == nullptr || comm->rank() == 0;
   const bool gathers = comm != nullptr && in_parts(program);
@@ -93,15 +116,17 @@ std::vector<float> whole_unit(const Executor& executor, Communicator* comm, Buff
   }
   const std::string_view own(reinterpret_cast<const char*>(held.data()), 4 * held.size());
   const std::vector<std::string> parts = gather(*comm, whole_world(*comm), own, 0);
-  return is_root ? assembled(program, unit, parts) : std::vector<float>{};
+  return is_root ? assembled(program, model, unit, parts) : std::vector<float>{};
 }
 
-// Returns this rank's slice (TP) of a unit.
+// Returns this rank's slice (TP) of a unit, or its share of the vocabulary.
 std::vector<float> slice_of(const Program& program, int unit, const std::vector<float>& whole) {
   const int64_t degree = program.strategy.parallel.tensor;
   const ParameterUnit own = parameter_units(program.model)[unit];
   std::vector<float> slice;
-  for (const SliceRun& run : slice_runs(program.model, own, degree, program.place.tensor)) {
+  for (const SliceRun& run : is_shared(program, own)
+                                 ? share_runs(program.model, program.vocabulary.share, own.kind)
+                                 : slice_runs(program.model, own, degree, program.place.tensor)) {
     const auto from = whole.begin() + run.whole;
     slice.insert(slice.end(), from, from + run.count);
   }
@@ -113,11 +138,11 @@ bool held_narrow(const Program& program, BufferId buffer) {
   return program.dtype == DType::bfloat16 && is_parameters(program.buffers[buffer].tensor);
 }
 
-// Writes a buffer's part of a unit of the model: this rank's slice, or its shard of the slice.
+// Writes a buffer's part of a unit of the model: this rank's slice or share, or its shard of it.
 // Padding is zero.
 void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& whole) {
   const Program& program = executor.program();
-  const bool sliced = program.strategy.parallel.tensor > 1;
+  const bool sliced = program.strategy.parallel.tensor > 1 || program.vocabulary.share.is_cut();
   const std::vector<float> slice =
       sliced ? slice_of(program, program.buffers[buffer].index, whole) : std::vector<float>{};
   const std::vector<float>& values = sliced ? slice : whole;
@@ -232,7 +257,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
         const int own = unit_of_program(program, model, unit);
-        whole_unit(executor, comm, at_unit(*section.buffers, own), units[unit]);
+        whole_unit(executor, model, comm, at_unit(*section.buffers, own), units[unit]);
       }
     }
     return;
@@ -254,9 +279,9 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
       for (const ParameterTensor& tensor : of.tensors) {
         tensors.push_back(
             {section.prefix + tensor.name, file_shape(tensor),
-             [&executor, comm, cached, buffer, &of, &section, tensor](float* out) {
+             [&executor, &model, comm, cached, buffer, &of, &section, tensor](float* out) {
                if (cached->unit != &of || cached->section != section.prefix) {
-                 *cached = {&of, section.prefix, whole_unit(executor, comm, buffer, of)};
+                 *cached = {&of, section.prefix, whole_unit(executor, model, comm, buffer, of)};
                }
                const float* values = cached->values.data() + tensor.offset;
                if (tensor.transposed_in_file) {

@@ -42,10 +42,12 @@ class Collector {
 // Backward attention in tiles (backward_tile()). Each call also writes and reads back the gradients
 // of the scores of all its pairs and heads, 2 bytes each.
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
-  const double c = static_cast<double>(p.lengths.chunk);
-  const double dim = static_cast<double>(p.model.head_dim);
-  const AttentionCall tile = backward_tile(
-      {width / p.model.head_dim, 1, p.model.head_dim, p.lengths.chunk, p.lengths.chunk, true});
+  const ModelSpec& m = p.model_of(shape.layer_kind);
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const double c = static_cast<double>(lengths.chunk);
+  const double dim = static_cast<double>(m.head_dim);
+  const AttentionCall tile =
+      backward_tile({width / m.head_dim, 1, m.head_dim, lengths.chunk, lengths.chunk, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
   const double per_pair = 10.0 * static_cast<double>(width);
   const double triangles = shape.diagonal ? tiles : 0;
@@ -66,12 +68,14 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 // library returns narrow gradients and takes an output in place of delta; the kernels that make
 // this output and add up the gradients move about as much, for the queries and for keys and values.
 void attention(const Program& p, const OpShape& shape, Collector& add) {
-  const double c = static_cast<double>(p.lengths.chunk);
-  const double dim = static_cast<double>(p.model.head_dim);
+  const ModelSpec& m = p.model_of(shape.layer_kind);
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const double c = static_cast<double>(lengths.chunk);
+  const double dim = static_cast<double>(m.head_dim);
   const bool forward = shape.kind == OpKind::attention_forward;
-  const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
+  const int64_t width = m.attention_width() / (lengths.head_shares() * lengths.tensor);
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
-  const auto heads = static_cast<double>(width / p.model.head_dim);  // side by side
+  const auto heads = static_cast<double>(width / m.head_dim);  // side by side
   const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
   const bool library_backward = !forward && p.dtype == DType::bfloat16;
   const bool in_tiles = library_backward && p.strategy.deterministic;
@@ -85,19 +89,30 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
               {c, c, dim}, per_pair * (c * (c + 1) / 2), heads);
   }
   if (!shape.into_sum && !library_backward) return;
-  add.tiles(p.lengths.chunk, 0);
-  const int64_t keys = p.lengths.chunk * shape.kv_chunks;
-  const int64_t kv_width = std::max(p.model.head_dim, width * p.model.kv_heads / p.model.heads);
+  add.tiles(lengths.chunk, 0);
+  const int64_t keys = lengths.chunk * shape.kv_chunks;
+  const int64_t kv_width = std::max(m.head_dim, width * m.kv_heads / m.heads);
   for (int i = 0; i < 2; ++i) {
-    add.elementwise(Kernel::add, p.lengths.chunk, width);
+    add.elementwise(Kernel::add, lengths.chunk, width);
     if (library_backward) add.elementwise(Kernel::add, keys, 2 * kv_width);
+  }
+}
+
+// An output is read once more, and so is the part that is merged into it; if the sum is a float
+// one, both are, and the result is written narrow too.
+void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
+  const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
+  add.tiles(p.lengths.chunk, 0);
+  for (int i = 0; i < (shape.into_sum ? 2 : 1); ++i) {
+    add.elementwise(Kernel::add, p.lengths.chunk, width);
   }
 }
 
 // Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
 // source.
 double exchanged_row_bytes(const Program& p, const OpShape& shape) {
-  const auto row = [&](Tensor t) { return p.bytes.row[static_cast<int>(t)]; };
+  const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
+  const auto row = [&](Tensor t) { return bytes_of_kind.row[static_cast<int>(t)]; };
   int64_t bytes = 0;
   switch (shape.tensor) {
     case Tensor::q_own:
@@ -153,23 +168,27 @@ std::string_view name_of(Kernel kernel) {
 
 void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
   Collector add(out);
-  const ModelSpec& m = p.model;
-  const int64_t tensor = p.lengths.tensor;  // ranks that share each layer's widths
+  const ModelSpec& m = p.model_of(shape.layer_kind);
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
+  const int64_t tensor = lengths.tensor;  // ranks that share each layer's widths
   const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attention_width() / tensor;
   const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
-  const int64_t own = p.lengths.own_block(), block = p.lengths.dense_block();
-  const int64_t chunk = p.lengths.own_chunk();
+  const int64_t own = lengths.own_block(), block = lengths.dense_block();
+  const int64_t chunk = lengths.own_chunk();
   const ParallelLayout& parallel = p.strategy.parallel;
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
   // Widths of q, and of k and v, that one op projects: those of a head group.
-  const GroupHeads heads = group_heads(m, p.lengths);
+  const GroupHeads heads = group_heads(m, lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
   const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
-  const auto unit_bytes = [&] { return static_cast<double>(p.bytes[shape.tensor]); };
+  // All chunks of a slice's keys or values, or of their gradients, are one buffer.
+  const int64_t units = std::max<int64_t>(1, shape.kv_chunks);
+  const auto unit_bytes = [&] { return static_cast<double>(units * bytes_of_kind[shape.tensor]); };
   const auto unit_count = [&] {  // float32 elements of a gradient or state unit
-    return std::max<int64_t>(1, p.bytes[shape.tensor] / 4);
+    return std::max<int64_t>(1, units * bytes_of_kind[shape.tensor] / 4);
   };
 
   switch (shape.kind) {
@@ -177,10 +196,13 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
                 static_cast<double>(p.lengths.local_sequence));
       break;
-    case OpKind::add:
-      add.tiles(unit_count(), 0);
-      add.elementwise(Kernel::add, unit_count(), 1);
+    case OpKind::add: {
+      const bool floats = shape.tensor == Tensor::dk_all || shape.tensor == Tensor::dv_all;
+      const int64_t count = floats ? unit_count() : own * d;
+      add.tiles(count, 0);
+      add.elementwise(Kernel::add, count, 1);
       break;
+    }
     case OpKind::all_to_all: {
       const auto peers = static_cast<double>(parallel.ulysses - 1);
       const double bytes = exchanged_row_bytes(p, shape) * static_cast<double>(chunk);
@@ -234,6 +256,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::add, own, d);
       const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
       if (biased) add.elementwise(Kernel::add, own, d);
+      break;
+    }
+    case OpKind::select_rows:
+    case OpKind::restore_rows: {  // read and written once
+      const auto moved = static_cast<double>(2 * own * d * size_of(p.dtype));
+      add.whole(Kernel::pass, {moved, 1, 1}, moved);
       break;
     }
     case OpKind::residual_backward:
@@ -291,6 +319,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::attention_forward:
     case OpKind::attention_backward:
       attention(p, shape, add);
+      break;
+    case OpKind::merge_outputs:
+      merge_outputs(p, shape, add);
       break;
     case OpKind::out_forward:
       add.tiles(block, 0);
@@ -375,6 +406,41 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
+    case OpKind::final_norm_forward:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_forward, own, d);
+      break;
+    case OpKind::vocabulary_forward: {
+      add.tiles(own, p.strategy.loss_tile);
+      const int64_t t = add.rows();
+      add.gemm(Kernel::gemm_nt, t, m.vocab, d);
+      add.elementwise(Kernel::loss, t, m.vocab);
+      if (!shape.for_input) break;
+      add.gemm(Kernel::gemm_nn, t, d, m.vocab);
+      add.elementwise(Kernel::embed_forward, t, d);  // rows of labels
+      break;
+    }
+    case OpKind::vocabulary_merge:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::add, own, kVocabularyTerms);
+      break;
+    case OpKind::vocabulary_combine:
+      add.tiles(own, 0);
+      for (int i = 0; i < 2; ++i) add.elementwise(Kernel::add, own, d);
+      break;
+    case OpKind::vocabulary_backward: {
+      add.tiles(own, p.strategy.loss_tile);
+      const int64_t t = add.rows();
+      add.gemm(Kernel::gemm_nt, t, m.vocab, d);
+      add.elementwise(Kernel::loss, t, m.vocab);
+      if (shape.for_input) add.gemm(Kernel::gemm_nn, t, d, m.vocab);
+      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      break;
+    }
+    case OpKind::final_norm_backward:
+      add.tiles(own, 0);
+      add.elementwise(Kernel::norm_backward, own, d);
+      break;
     case OpKind::zero:
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::zero, unit_count(), 1);

@@ -4,8 +4,10 @@
 
 #include "planner/evaluate/by_period.h"
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
+#include "planner/program/ring_positions.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan {
@@ -13,30 +15,19 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-constexpr int64_t kFewPositions = 16;  // up to this many, all are laid out
-constexpr int64_t kSomePositions = 4;  // fewest laid out in larger rings
-constexpr int64_t kOps = 1'000'000;    // of all of these: well under a second
-
-int64_t positions_of(int64_t ring, int64_t ops) {
-  return ring <= kFewPositions ? ring : std::clamp(kOps / ops, kSomePositions, ring);
-}
-
-// Among the indices of the mesh, only the ring position changes the program: the keys of earlier
-// positions come first, then those of later ones. Through packing, arenas differ irregularly
-// between positions by a few percent, so all positions of a ring are laid out. In a large ring
-// evenly spaced ones are, including the first and the last.
+// The most that any rank of the mesh needs, if the first needs `peak`.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
-  const ParallelLayout& parallel = request.strategy.parallel;
-  const int64_t ring = parallel.ring, looks = positions_of(ring, ops);
   const auto exceeds = [&] {
     for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {
       if (peak[tier] > (*limits)[tier]) return true;
     }
     return false;
   };
-  for (int64_t look = 1; look < looks && !exceeds(); ++look) {
-    request.rank = look * (ring - 1) / (looks - 1) * parallel.ulysses;
+  for (const int64_t rank : ranks_to_lay_out(request.strategy.parallel, ops)) {
+    if (rank == 0) continue;
+    if (exceeds()) break;
+    request.rank = rank;
     const TierBytes bytes =
         ops > kMostListedOps ? arenas_by_period(request).bytes : arenas_of(request, limits).bytes;
     for (int tier = 0; tier < kTierCount; ++tier) peak[tier] = std::max(peak[tier], bytes[tier]);
@@ -65,8 +56,15 @@ Evaluation time_first(const StepRequest& request, const CostModel& cost) {
 
 }  // namespace
 
+bool is_priced_by_kinds(const StepRequest& request) {
+  if (request.strategy.parallel.has_pipeline()) return true;
+  return !request.model.uniform() &&
+         (!divides_shares(request.model, request.strategy, request.sequence) ||
+          ops_estimate(request) > kMostListedOps);
+}
+
 Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
-  if (!is_one_program(request.model, request.strategy)) {
+  if (is_priced_by_kinds(request)) {
     const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
     return evaluate_pipeline(request, cost, evaluate_stage, RankMemory::laid_out).whole;
   }
@@ -79,9 +77,7 @@ Evaluation evaluate(const StepRequest& request, const CostModel& cost) {
 }
 
 double exact_seconds(const StepRequest& request, const CostModel& cost) {
-  if (is_one_program(request.model, request.strategy)) {
-    return time_first(request, cost).step_seconds;
-  }
+  if (!is_priced_by_kinds(request)) return time_first(request, cost).step_seconds;
   const auto time_stage = [&](const StepRequest& stage) { return time_first(stage, cost); };
   return evaluate_pipeline(request, cost, time_stage, RankMemory::summed).whole.step_seconds;
 }
@@ -99,7 +95,7 @@ TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(req
 int64_t ops_of_all_positions(const StepRequest& request) {
   const int64_t ops = ops_estimate(request);
   const int64_t laid_out = ops > kMostListedOps ? ops_without_repeats(request) : ops;
-  return laid_out * positions_of(request.strategy.parallel.ring, ops);
+  return laid_out * static_cast<int64_t>(ranks_to_lay_out(request.strategy.parallel, ops).size());
 }
 
 }  // namespace longspan

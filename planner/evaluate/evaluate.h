@@ -14,6 +14,11 @@
 
 namespace longspan {
 
+/// Whether evaluate() prices a step by stages and kinds of layers, instead of by one program: with
+/// a pipeline; and if layers differ, where their program would be too large to list, or the tokens
+/// of a run do not divide as all tokens do.
+bool is_priced_by_kinds(const StepRequest& request);
+
 /// Time of the first rank; memory of the rank that needs most of each tier, as ranks see different
 /// parts of a ring and so pack differently. In a ring of more than 16 positions, evenly spaced ones
 /// are laid out: at least four, and as many as have a million ops together. `request.rank` is not

@@ -137,6 +137,7 @@ const HardwareProfile& Evaluator::hardware() const { return state_->hw; }
 bool Evaluator::possible(const Candidate& c) {
   if (!c.strategy.parallel.has_pipeline()) return true;
   if (c.strategy.parallel.pipeline.slices > 1 && against_slices(c.strategy)) return false;
+  // The search recomputes nothing if the backward is split, as bounds know little of that memory.
   const PipelineOrder& order = state_->pipelines.orders().of(c);
   return order.possible && !(order.splits && recomputes(c.strategy));
 }
@@ -151,7 +152,7 @@ std::optional<Evaluator::InFlight> Evaluator::in_flight(const ParallelLayout& pa
   c.microbatches = microbatches;
   const PipelineOrder& order = state_->pipelines.orders().of(c);
   if (!order.possible) return std::nullopt;
-  return InFlight{order.held, order.splits};
+  return InFlight{order.held, order.splits, order.offloads};
 }
 
 Demand Evaluator::demand(const Candidate& c, DemandOf rows) {
@@ -249,7 +250,7 @@ TierBytes Evaluator::arenas(const Candidate& c) {
   };
   TierBytes bytes;
   try {
-    if (state_->is_one_program(c)) {
+    if (!is_priced_by_kinds(asked)) {
       bytes = state_->counted(exact_arenas(asked));
     } else if (const auto peak = peak_without_times(asked, exact_memory, RankMemory::laid_out)) {
       bytes = *peak;

@@ -37,7 +37,8 @@ class Evaluator {
   /// these numbers.
   struct InFlight {
     double microbatches = 0;
-    bool splits = false;  ///< it splits the backward, so nothing may be recomputed
+    bool splits = false;    ///< it splits the backward, and the search recomputes nothing
+    bool offloads = false;  ///< it takes memory of the host instead
   };
   std::optional<InFlight> in_flight(const ParallelLayout& parallel, int64_t microbatches);
   /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().

@@ -264,6 +264,8 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
     bytes.bytes[Demand::kLossMoment][0] -=
         static_cast<double>(bytes.loss_bytes - bytes.loss_bytes / pipeline.stages);
   }
+  // All that forwards save may be on the host, or not be there yet.
+  if (order.frees) elsewhere[0] += in_flight.kept()[0];
   for (size_t moment = 0; moment < bytes.bytes.size(); ++moment) {
     TierBytes besides{};
     if (order.sliced_layout) {

@@ -68,12 +68,19 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   const int64_t of_layer = kMicrobatchUnits * p.slices;
   wanted.costs.memory.clear();
   for (const int64_t of_it : layers) {
-    wanted.costs.memory.push_back(
-        {.activations = of_layer * of_it, .for_weights = of_layer * of_it});
+    wanted.costs.memory.push_back({.activations = of_layer * of_it,
+                                   .for_weights = of_layer * of_it,
+                                   .offloaded = of_layer * of_it});
   }
+  // Bounds are those of copies that keep up.
+  order.offloads = family_of(p).offloads;
+  order.frees = order.offloads || family_of(p).recomputes;
+  wanted.costs.times[0].offload = wanted.costs.times[0].reload = 0;
   wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
+    wanted.costs.sharing_ranks = ranks_that_share(p);
+    if (cuts_vocabulary(p)) vocabulary_share(model_, 0, p.stages);  // there are rows for all ranks
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = splits_backward(schedule);
@@ -103,14 +110,20 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     }
     if (order.laid_out) {
       order.at_moments = held_in_lists(schedule, layers);
+      // Shares of the loss are computed at other moments than the last stage's passes.
+      if (cut) order.at_moments.held[Demand::kLossMoment] = 1;
     } else if (order.sliced_layout) {
       std::vector<int64_t> tokens;
-      for (const SliceShare& share : wanted.costs.shares) tokens.push_back(share.tokens);
+      for (int64_t slice = 0; slice < p.slices; ++slice) {
+        tokens.push_back(wanted.costs.shares[static_cast<size_t>(slice)].tokens);
+      }
       order.at_moments = held_in_sliced_lists(schedule, layers, tokens);
     } else {
       order.at_moments.held.fill(cut ? order.held : held_on(first));
       if (!cut) order.at_moments.held[Demand::kLossMoment] = held_on(last);
     }
+    // Saved tensors may be elsewhere at these moments.
+    if (order.frees) order.at_moments.held.fill(0);
   } catch (const Error&) {
     order.possible = false;
   }

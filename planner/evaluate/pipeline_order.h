@@ -21,6 +21,8 @@ namespace longspan {
 struct PipelineOrder {
   bool possible = true;        ///< the schedule takes these numbers
   bool splits = false;         ///< gradients of weights are separate actions
+  bool offloads = false;       ///< lists copy what forwards save to the host
+  bool frees = false;          ///< or they repeat forwards that save nothing
   bool laid_out = false;       ///< memory is that of a layout of whole sequences, not a sum
   bool sliced_layout = false;  ///< memory is that of a layout of slices
   double cost = 0;             ///< of a step, in microbatches of a rank

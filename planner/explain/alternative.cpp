@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/units.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
 #include "planner/plan/pipeline_plan.h"
 
@@ -46,7 +47,7 @@ std::string bubbles_of(const Plan& plan) {
 }
 
 std::string account_of(const Plan& plan) {
-  return is_one_program(plan.model, plan.strategy) ? waits_of(plan) : bubbles_of(plan);
+  return is_priced_by_kinds(step_request(plan)) ? bubbles_of(plan) : waits_of(plan);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ std::vector<KindTime> time_by_kind(const Program& program, const Timeline& timel
     ++kind.count;
     kind.flops += flops[op.shape];
     if (is_copy(op.kind)) {
-      kind.bytes += static_cast<double>(program.bytes[program.shapes[op.shape].tensor]);
+      const OpShape& shape = program.shapes[op.shape];
+      kind.bytes += static_cast<double>(program.table_of(shape.layer_kind)[shape.tensor]);
     }
   }
   std::vector<KindTime> result;

@@ -1,19 +1,17 @@
-// Attention divided among ranks that process slices of one sequence (SlimPipe, arXiv 2504.14519).
+// The time of attention that ranks of a pipeline share (planner/schedule/attention_shares.h).
 // Internal to planner/pipeline.
 //
-// With n equal slices, slice j attends to the keys of j + 1/2 slices, so equal slices take unequal
-// time. In SlimPipe's order p ranks process p consecutive slices at any time: when the first rank
-// is at slice k, rank r is at slice k - r (mod n), in forward and backward. Ranks with more keys
-// than the mean of this window send the excess keys and values, with their queries, to ranks with
-// fewer, and receive partial outputs, as the paper describes. Attention then takes the mean of the
-// window's slices on every rank; rank r is at slice j in window k = j + r. The paper gives no
-// formula; this one is derived from its text. If n = p, all windows are equal.
+// In a meeting p ranks process p consecutive slices, in forward and backward: when the first rank
+// is at slice k, rank r is at slice k - r (mod n). That is a window; there are n. At the first
+// and last p-1 meetings of a step fewer ranks meet, and do their own work.
 //
-// The size of a window's exchange is set by the rank furthest from the mean, by the keys of x
-// slices: forward x (K + V) + Q + O, backward 2 x (K + V) + Q + dO + dQ, as gradients of keys and
-// values come back. It is an all-to-all of the pipeline's ranks in every layer, entirely exposed
-// (SlimPipe hides some of it). The row sums of the softmax, and the memory of one layer's received
-// keys, are not modelled. Pure functions.
+// Ranks that give or take in a window wait for each other, so attention takes them as long as the
+// one of them that has most after sharing. Others have their own. Messages are not hidden: a lot
+// costs its way there (queries, keys, values; in the backward also the gradient of the output and
+// its sums) and back (output and its sums; gradients of queries, keys and values), as one transfer
+// each between neighbours of the fabric, and the window takes as long as the rank with most of
+// that. Attention that all layers recompute is shared again; if some layers save it, each rank
+// recomputes its own. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +21,17 @@
 
 namespace longspan {
 
-/// By window, the mean of `by_slice` over its slices. The sum over all windows equals that over all
-/// slices.
-std::vector<double> means_of_windows(const std::vector<double>& by_slice, int64_t ranks);
+/// What a rank does in the attention of its slice.
+struct SharedSlice {
+  int32_t rectangles = 0;  // of a slice's queries and a slice's keys, that it takes as long as
+  bool shares = false;     // gives or takes
+  int32_t window = 0;
+};
+/// By rank and slice: rank r at slice j is at r * slices + j. REQUIRES: ranks divides slices.
+std::vector<SharedSlice> shared_slices(int64_t slices, int64_t ranks);
 
-/// By window, the largest distance of a rank's keys from the mean, in slices.
-std::vector<double> keys_exchanged(int64_t slices, int64_t ranks);
-
-/// `earlier` by window of the pipeline's ranks, plus the exchanges. `slice`: the request of one
-/// slice, without the pipeline.
+/// `earlier` of slices, by rank and slice, with the exchanges, and then without sharing. `slice`:
+/// the request of one slice, without the pipeline.
 EarlierSlices exchanged(const EarlierSlices& earlier, const StepRequest& slice, int64_t ranks,
                         const CostModel& cost);
 

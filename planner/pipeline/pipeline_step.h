@@ -14,15 +14,16 @@
 //
 // A model whose layers differ (ModelSpec::runs) has a program for each kind of layer, even if all
 // are on one rank. The time of a stage is the sum over its layers. A rank holds the lasting memory
-// of all its layers, plus the temporary memory of the running kind. The time to sample tokens, and
-// to merge those that passed by, is not modelled; tokens that pass by count in memory and in
-// messages between stages.
+// of all its layers, plus the temporary memory of the running kind. The time to select tokens, and
+// to put them back among those that passed by, is not modelled; tokens that pass by count in memory
+// and in messages between stages.
 //
 // The sum ignores the cost of packing, and that in some schedules gradients come after all
-// forwards. For an exact answer, lists that can be lowered are laid out.
+// forwards. Of lists that copy to the host, it has what is in flight there, and on the device what
+// the times of copies leave. For an exact answer, lists that can be lowered are laid out.
 //
-// If the vocabulary is cut, every rank has its share of embedding and output layer. Pure functions;
-// safe from any thread.
+// If the vocabulary is cut, every rank has its share of embedding and output layer. The passes on
+// it (S, T, E, G) take the time of their ops, each alone. Pure functions; safe from any thread.
 #pragma once
 
 #include <functional>
@@ -66,8 +67,7 @@ using EvaluateStage = std::function<Evaluation(const StepRequest& stage)>;
 enum class RankMemory { summed, laid_out };
 
 /// Evaluates the step of a pipeline. Throws bad_input if the schedule does not take these numbers
-/// of microbatches, or splits the backward of a strategy that recomputes. REQUIRES: the strategy is
-/// valid for model and length, and has a pipeline.
+/// of microbatches. REQUIRES: the strategy is valid for model and length, and has a pipeline.
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,
                                const EvaluateStage& evaluate_stage, RankMemory memory);
 
@@ -85,14 +85,16 @@ OrderingTask ordering_task(const StepRequest& request, const CostModel& cost,
                            const std::array<int64_t, kTierCount>& capacity);
 
 /// The memory of evaluate_pipeline() alone, which is faster: of the results of `evaluate_stage`
-/// only the memory is read. None for schedules that depend on times. REQUIRES and throws: as
-/// evaluate_pipeline().
+/// only the memory is read. None if it depends on times: for schedules that do, and sums of what
+/// copies leave on the device. REQUIRES and throws: as evaluate_pipeline().
 std::optional<std::array<int64_t, kTierCount>> peak_without_times(
     const StepRequest& request, const EvaluateStage& evaluate_stage, RankMemory memory);
 
 /// Whether the lists of the pipeline's schedule can be lowered, so that memory is that of a layout:
-/// layers are alike, and the lists consist of F and B, of whole sequences or of slices that no
-/// ranks share; or also of I and W, of whole sequences and all heads at once.
+/// the tokens of runs divide (divides_shares()), and the lists consist of F and B, of whole
+/// sequences or of slices; or also of I and W, of whole sequences and all heads at once. If layers
+/// are alike, also of R, copies to the host and the passes of a cut vocabulary, and ranks may share
+/// attention.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
 /// Whether the gradients of weights are separate actions.

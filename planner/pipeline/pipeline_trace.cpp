@@ -56,10 +56,15 @@ Timeline without_messages(const Program& program, const CostModel& cost) {
   return simulate(program, lay_out(program), durations, cost.interference());
 }
 
-std::string span(const std::string& name, size_t rank, double start, double end) {
+std::string span(const std::string& name, size_t track, double start, double end) {
   const TraceSpan times = trace_span(start, end);
   return fmt::format(R"({{"ph":"X","name":"{}","pid":0,"tid":{},"ts":{:.3f},"dur":{:.3f}}})", name,
-                     rank, times.start, times.duration);
+                     track, times.start, times.duration);
+}
+
+std::string named_track(size_t track, const std::string& name) {
+  return fmt::format(R"({{"ph":"M","name":"thread_name","pid":0,"tid":{},"args":{{"name":"{}"}}}})",
+                     track, name);
 }
 
 }  // namespace
@@ -134,11 +139,13 @@ std::string op_trace(const StepRequest& request, const PipelineStep& step, const
 
 std::string schedule_trace(const PipelineStep& step) {
   const std::vector<Action>& actions = step.linked.actions;
+  const size_t ranks = step.ranks.size();
   std::vector<std::string> events;
-  for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
-    events.push_back(fmt::format(
-        R"({{"ph":"M","name":"thread_name","pid":0,"tid":{},"args":{{"name":"rank {}"}}}})", rank,
-        rank));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    events.push_back(named_track(rank, fmt::format("rank {}", rank)));
+    // Copies overlap with the list, and with each other.
+    const std::array<size_t, 2> copies = {ranks + 2 * rank, ranks + 2 * rank + 1};
+    std::array<bool, 2> copied{};
     int32_t next = step.linked.first_of_rank[rank];
     while (next < step.linked.first_of_rank[rank + 1]) {
       std::string name;
@@ -149,7 +156,20 @@ std::string schedule_trace(const PipelineStep& step) {
         end = std::max(end, step.timing.ends[next]);
         more = actions[next].with_next;
       }
-      events.push_back(span(name, rank, start, end));
+      const ActionKind kind = actions[next - 1].kind;
+      if (is_copy(kind)) {
+        const size_t way = kind == ActionKind::offload ? 0 : 1;
+        copied[way] = true;
+        events.push_back(span(name, copies[way], start, end));
+      } else {
+        events.push_back(span(name, rank, start, end));
+      }
+    }
+    for (const size_t way : {0, 1}) {
+      const char* what = way == 0 ? "to the host" : "from the host";
+      if (copied[way]) {
+        events.push_back(named_track(copies[way], fmt::format("rank {}, {}", rank, what)));
+      }
     }
     const double end = step.timing.makespan;
     if (step.rest_seconds > 0) {

@@ -22,8 +22,8 @@ bool has_op_trace(const StepRequest& request, const Schedule& schedule);
 std::string op_trace(const StepRequest& request, const PipelineStep& step, const CostModel& cost);
 
 /// The trace of the schedule alone: a track for each mesh, a span for each action of its list.
-/// Actions that run as one are one span. The last reductions and the update, after the schedule's
-/// end, are a separate span on every track.
+/// Actions that run as one are one span. Copies to the host and back have tracks of their own. The
+/// last reductions and the update, after the schedule's end, are a separate span on every track.
 std::string schedule_trace(const PipelineStep& step);
 
 }  // namespace longspan

@@ -12,6 +12,10 @@
 namespace longspan {
 namespace {
 
+// Hidden states that a rank has with its share of the vocabulary: of two microbatches between S and
+// T, and a gradient.
+constexpr int64_t kBetween = 3;
+
 using TierBytes = std::array<int64_t, kTierCount>;
 
 TensorBytes bytes_of(const StepRequest& r) {
@@ -64,16 +68,15 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
   }
   if (!cut_) return;
   const StepRequest& first = programs.slice(0);
-  const auto part_of = [&](int64_t bytes) {
-    return round_up(ceil_div(bytes, programs.pipeline().stages), kArenaAlignment);
-  };
   const TensorBytes bytes = bytes_of(first);
   vocabulary_ = unit_states(first, bytes, microbatches_, {0, 2});
-  for (int64_t& tier : vocabulary_) tier = part_of(tier);
-  // Every rank has all tokens, the hidden states of a block, and its part of their gradient.
+  // Every rank has the tokens, and the last stage's output and its gradient, of microbatches
+  // between S and T.
   vocabulary_[static_cast<int>(Tier::host)] += round_up(bytes[Tensor::tokens_all], kArenaAlignment);
   const int64_t block = round_up(bytes[Tensor::x], kArenaAlignment);
-  loss_ = part_of(loss_bytes(first.model, first.strategy, bytes, bytes[Tensor::ws_loss])) +
+  const int64_t blocks = lengths_of(first.strategy, first.sequence).blocks();
+  vocabulary_[static_cast<int>(first.strategy.between_uses)] += kBetween * blocks * block;
+  loss_ = loss_bytes(first.model, first.strategy, bytes, bytes[Tensor::ws_vocabulary]) +
           round_up(bytes[Tensor::tokens], kArenaAlignment) + 2 * block;
 }
 
@@ -101,7 +104,33 @@ std::vector<double> RankBytes::parts_for_weights() const {
   return parts;
 }
 
-TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, double held,
+RankBytes::Parts RankBytes::parts() const {
+  Parts parts;
+  double most = 0;  // that a layer keeps
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const TierBytes& kept = kinds_[kind].slices.kept();
+    const auto all = static_cast<double>(
+        std::max<int64_t>(1, std::accumulate(kept.begin(), kept.end(), int64_t{0})));
+    int64_t moves = 0;
+    for (const SavedUnits& saved : movable_units(programs_.slice(kind), programs_.is_sliced())) {
+      moves += saved.bytes;
+    }
+    parts.movable.push_back(static_cast<double>(moves) / all);
+    const StepRequest& slice = programs_.slice(kind);
+    const TensorBytes bytes = bytes_of(slice);
+    const auto layers = static_cast<double>(programs_.layers(kind));
+    const auto keys = static_cast<double>(bytes[Tensor::k_all] + bytes[Tensor::v_all]);
+    parts.keys.push_back(programs_.is_sliced() ? layers * keys / all : 0);
+    most = std::max(most, all / layers);
+    if (kind > 0) continue;
+    const int64_t blocks = lengths_of(slice.strategy, slice.sequence).blocks();
+    parts.input = static_cast<double>(blocks * round_up(bytes[Tensor::x], kArenaAlignment));
+  }
+  parts.input /= most;
+  return parts;
+}
+
+TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, const Held& held,
                           double passing) {
   const Pipeline& p = programs_.pipeline();
   const StepRequest& first = programs_.slice(0);
@@ -132,7 +161,16 @@ TierBytes RankBytes::peak(const LayersByKind& layers, StageBoundary boundary, do
   const int64_t rows = first.sequence / parallel.sequence_ranks() / parallel.tensor;
   sum[static_cast<int>(first.strategy.between_uses)] +=
       std::llround(passing * static_cast<double>(rows * first.model.hidden * size_of(first.dtype)));
-  slices.add(held, sum);
+  slices.add(held.in_flight, sum);
+  const TierBytes& kept = slices.kept();
+  const auto of_microbatch =
+      static_cast<double>(p.slices) *
+      static_cast<double>(std::accumulate(kept.begin(), kept.end(), int64_t{0}));
+  const auto bytes_of_them = [&](double microbatches) {
+    return std::llround(microbatches * of_microbatch);
+  };
+  sum[static_cast<int>(Tier::device)] -= bytes_of_them(held.in_flight - held.left);
+  sum[static_cast<int>(Tier::host)] += bytes_of_them(held.moved);
   return sum;
 }
 

@@ -19,6 +19,12 @@ namespace longspan {
 std::array<int64_t, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
                                             int64_t microbatches, std::initializer_list<int> units);
 
+/// The most microbatches that a rank holds, by the bytes that one keeps: in flight; of these what
+/// copies to the host leave where it was, and what they have moved there.
+struct Held {
+  double in_flight = 0, left = 0, moved = 0;
+};
+
 class RankBytes {
  public:
   /// `slices_of_step`: slices of all microbatches that pass a stage in a step.
@@ -32,10 +38,19 @@ class RankBytes {
   /// I.
   std::vector<double> parts_for_weights() const;
 
-  /// The peak with `held` microbatches in flight on the rank's own layers. `passing`: hidden states
-  /// that pass by the rank's layers, in sequences.
+  /// What actions leave or move of a microbatch: by kind, relative to all that a layer keeps, what
+  /// OFFLOAD moves, and the keys and values of slices; and a stage's input, relative to what a
+  /// layer of the kind that keeps most keeps.
+  struct Parts {
+    std::vector<double> movable, keys;
+    double input = 0;
+  };
+  Parts parts() const;
+
+  /// The peak with microbatches in flight on the rank's own layers. `passing`: hidden states that
+  /// pass by the rank's layers, in sequences.
   std::array<int64_t, kTierCount> peak(const LayersByKind& layers, StageBoundary boundary,
-                                       double held, double passing);
+                                       const Held& held, double passing);
 
  private:
   struct Kind {

@@ -44,27 +44,31 @@ std::vector<SliceShare> pipeline_shares(const StepRequest& request) {
                    token_cost_of(request.model, request.sequence),
                    1 + recomputed_share(request.strategy), 2.5 + attention_again(request.strategy));
   if (ranks_that_share(p) == 0) return shares;
-  // Except for attention, equal slices are equal, so whole shares can be averaged.
-  for (double SliceShare::*part : {&SliceShare::forward, &SliceShare::input}) {
-    std::vector<double> by_slice;
-    for (const SliceShare& share : shares) by_slice.push_back(share.*part);
-    by_slice = means_of_windows(by_slice, p.stages);
-    for (size_t j = 0; j < shares.size(); ++j) shares[j].*part = by_slice[j];
+  // Except for attention, equal slices are equal, so one with as many keys has the same share.
+  std::vector<SliceShare> by_rank;
+  for (const SharedSlice& own : shared_slices(p.slices, p.stages)) {
+    by_rank.push_back(shares[static_cast<size_t>(own.rectangles)]);
   }
-  return shares;
+  for (int64_t rank = 0; rank < p.stages; ++rank) {
+    by_rank.insert(by_rank.end(), shares.begin(), shares.end());
+  }
+  return by_rank;
 }
 
-double EarlierSlices::all_forward() const {
-  return std::accumulate(forward.begin(), forward.end(), 0.0);
-}
-double EarlierSlices::all_backward() const {
-  return std::accumulate(backward.begin(), backward.end(), 0.0);
+double EarlierSlices::all_forward() const { return all(forward); }
+double EarlierSlices::all_backward() const { return all(backward); }
+double EarlierSlices::all_again() const { return all(again); }
+double EarlierSlices::all(const std::vector<double>& seconds) const {
+  if (ranks == 0) return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const auto meeting = static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  return std::accumulate(seconds.begin(), seconds.begin() + meeting, 0.0) /
+         static_cast<double>(ranks);
 }
 
 EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
                              const CostModel& cost) {
   const std::vector<double> none(chunks.size(), 0);
-  if (chunks.size() == 1 || !slice.model.attention) return {none, none};
+  if (chunks.size() == 1 || !slice.model.attention) return {none, none, none, 0};
   const Program program = empty_program(slice);
   const auto of_mean = static_cast<size_t>(program.lengths.chunks());
   EarlierSlices earlier;
@@ -86,6 +90,7 @@ EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t
       next += own;
     }
   }
+  earlier.again = earlier.forward;
   return earlier;
 }
 

@@ -19,11 +19,18 @@ namespace longspan {
 double attention_again(const Strategy& strategy);
 
 /// Seconds of attention in one layer of a rank, by slice, beyond those of as many chunks of a mean
-/// slice's program: to earlier slices, and if a slice is longer or shorter, to itself.
+/// slice's program: to earlier slices, and if a slice is longer or shorter, to itself. By slice, or
+/// if ranks share attention by rank and slice, twice: where all ranks meet, and where not
+/// (planner/pipeline/attention_exchange.h).
 struct EarlierSlices {
   std::vector<double> forward, backward;
+  std::vector<double> again;  // of a forward that is recomputed for the backward
+  int64_t ranks = 0;          // that share
+  /// The sums over slices, the mean of ranks where all meet.
   double all_forward() const;
   double all_backward() const;
+  double all_again() const;
+  double all(const std::vector<double>& seconds) const;
 };
 /// `slice`: the request of a mean slice, without the pipeline; `chunks`: those of every slice. The
 /// sum over all slices only depends on their number.
@@ -66,12 +73,11 @@ class SlicesInFlight {
 /// run's share of its tokens.
 void cut_to_slice(StepRequest& request, const LayerRun& run);
 
-/// ScheduleCosts::sharing_ranks: all ranks of the pipeline if they divide attention; else 0.
+/// ScheduleCosts::sharing_ranks: all ranks of the pipeline if they share attention; else 0.
 int32_t ranks_that_share(const Pipeline& pipeline);
 
-/// The slices' parts of a microbatch by the model's FLOPs, averaged over windows of ranks if they
-/// divide attention; empty for whole sequences. REQUIRES: the request has a pipeline whose slices
-/// divide the sequence.
+/// ScheduleCosts::shares by the model's FLOPs; empty for whole sequences. REQUIRES: the request has
+/// a pipeline whose slices divide the sequence.
 std::vector<SliceShare> pipeline_shares(const StepRequest& request);
 
 }  // namespace longspan

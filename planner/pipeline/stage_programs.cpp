@@ -49,6 +49,20 @@ LayersByKind most_on_a_rank(const std::vector<LayersByKind>& by_stage, const Pip
   return most;
 }
 
+namespace {
+
+// The most rows of the vocabulary on a rank.
+int64_t largest_share(const StepRequest& request) {
+  const int64_t ranks = request.strategy.parallel.pipeline.stages;
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    most = std::max(most, share_model(request.model, rank, ranks).vocab);
+  }
+  return most;
+}
+
+}  // namespace
+
 StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& evaluate)
     : pipeline_(request.strategy.parallel.pipeline),
       evaluate_(evaluate),
@@ -67,7 +81,7 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
 
   // Walks runs and stages in parallel.
   size_t run = 0;
-  int64_t left = runs[0].layers;
+  int64_t left = runs[0].layers, border = 0;
   for (const LayersByKind& of_stage : by_stage) {
     double passing = 0;
     for (int64_t wanted = sum_of(of_stage); wanted > 0;) {
@@ -78,17 +92,16 @@ StagePrograms::StagePrograms(const StepRequest& request, const EvaluateStage& ev
       left -= taken;
     }
     passing_.push_back(passing);
-    // If a stage ends with a run, tokens that pass by rejoin before the send; the next run samples
-    // fewer only after it.
-    const bool ends = left == 0 && run + 1 < runs.size();
-    const size_t from = ends && runs[run + 1].tokens > runs[run].tokens ? run + 1 : run;
-    passed_on_.push_back(shares[from] + runs[from].tokens);
+    border += sum_of(of_stage);
+    const TokenShares sent = shares_before(request.model, border);
+    passed_on_.push_back(std::accumulate(sent.begin(), sent.end(), 0.0));
   }
   for (size_t i = 0; i < kinds.size(); ++i) {
     kinds_[i].in_model = kinds[i].layers;
     LayerRun of_rank = kinds[i];
     of_rank.layers = most[i];
     kinds_[i].slice = slice_request(request, of_rank);
+    if (cuts_vocabulary(pipeline_)) kinds_[i].slice.model.vocab = largest_share(request);
   }
 }
 

@@ -35,8 +35,10 @@ class StagePrograms {
   StagePrograms(const StepRequest& request, const EvaluateStage& evaluate);
 
   const Pipeline& pipeline() const { return pipeline_; }
+  /// Whether the programs are of slices of sequences.
+  bool is_sliced() const { return pipeline_.slices > 1; }
   size_t kinds() const { return kinds_.size(); }
-  /// The request of the kind's program.
+  /// The request of the kind's program. If the vocabulary is cut, its model has the largest share.
   const StepRequest& slice(size_t kind) const { return kinds_[kind].slice; }
   int64_t layers(size_t kind) const { return slice(kind).model.layers; }
   /// Layers of a kind in the whole model.

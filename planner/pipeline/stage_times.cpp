@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "planner/pipeline/attention_exchange.h"
 #include "planner/pipeline/slices.h"
+#include "planner/program/saved_bytes.h"
+#include "planner/schedule/registry.h"
 
 namespace longspan {
 namespace {
@@ -64,7 +67,39 @@ double weight_seconds(const StepRequest& slice, const CostModel& cost) {
   return sum;
 }
 
-// The slices' parts of a microbatch, over all layers of the model.
+// Seconds of copies of all that a slice leaves on the device, there and back, in all layers of its
+// program.
+std::pair<double, double> copy_seconds(const StepRequest& slice, bool sliced,
+                                       const CostModel& cost) {
+  const std::vector<SavedUnits> all = movable_units(slice, sliced);
+  std::vector<OpShape> shapes;
+  for (const OpKind kind : {OpKind::copy_d2h, OpKind::copy_h2d}) {
+    for (const SavedUnits& saved : all) {
+      shapes.emplace_back();
+      shapes.back().kind = kind;
+      shapes.back().tensor = saved.tensor;
+    }
+  }
+  const std::vector<double> seconds = cost.durations(empty_program(slice), shapes);
+  std::pair<double, double> sum;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto units = static_cast<double>(all[i].units);
+    sum.first += units * seconds[i];
+    sum.second += units * seconds[all.size() + i];
+  }
+  return sum;
+}
+
+// Seconds of one op of each shape, all blocks of a microbatch together.
+std::vector<double> block_seconds(const StepRequest& request, const CostModel& cost,
+                                  const std::vector<OpShape>& shapes) {
+  const Program program = empty_program(request);
+  std::vector<double> seconds = cost.durations(program, shapes);
+  for (double& of : seconds) of *= static_cast<double>(program.lengths.blocks());
+  return seconds;
+}
+
+// The slices' parts of a microbatch, over all layers of the model: ScheduleCosts::shares.
 std::vector<SliceShare> measured_shares(StagePrograms& programs,
                                         const std::vector<EarlierSlices>& earlier) {
   const std::vector<int64_t>& tokens = programs.slice_tokens();
@@ -72,7 +107,8 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
   const auto all = static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}));
   const auto part_of = [&](size_t slice) { return static_cast<double>(tokens[slice]) / all; };
   const double again = attention_again(programs.slice(0).strategy);
-  std::vector<double> forward(slices, 0), input(slices, 0);
+  const size_t count = earlier.front().forward.size();  // as many for each kind
+  std::vector<double> forward(count, 0), input(count, 0);
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
     const Phases middle = phases_of(programs, kind, kMiddle);
     const auto layers = static_cast<double>(programs.all_layers(kind));
@@ -80,20 +116,20 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
         static_cast<double>(slices) * layers / static_cast<double>(programs.layers(kind));
     // Gradients of weights do not depend on other slices.
     const double weight = std::min(middle.forward, middle.backward);
-    for (size_t j = 0; j < slices; ++j) {
+    for (size_t j = 0; j < forward.size(); ++j) {
       const EarlierSlices& e = earlier[kind];
-      const double part = part_of(j) * of_mean;
+      const double part = part_of(j % slices) * of_mean;
       forward[j] += part * middle.forward + layers * e.forward[j];
-      input[j] +=
-          part * (middle.backward - weight) + layers * (e.backward[j] + again * e.forward[j]);
+      input[j] += part * (middle.backward - weight) + layers * (e.backward[j] + again * e.again[j]);
     }
   }
-  const double all_forward = std::accumulate(forward.begin(), forward.end(), 0.0);
-  const double all_input = std::accumulate(input.begin(), input.end(), 0.0);
+  const double all_forward = earlier.front().all(forward), all_input = earlier.front().all(input);
   std::vector<SliceShare> shares;
-  for (size_t j = 0; j < slices; ++j) {
-    shares.push_back({forward[j] / all_forward, all_input > 0 ? input[j] / all_input : part_of(j),
-                      part_of(j), tokens[j]});
+  for (size_t j = 0; j < forward.size(); ++j) {
+    const size_t slice = j % slices;
+    shares.push_back({forward[j] / all_forward,
+                      all_input > 0 ? input[j] / all_input : part_of(slice), part_of(slice),
+                      tokens[slice]});
   }
   return shares;
 }
@@ -116,25 +152,61 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
     const auto layers = static_cast<double>(programs.layers(kind));
     const EarlierSlices& e = earlier.back();
     const double backward =
-        slices * middle.backward / layers + e.all_backward() + again * e.all_forward();
+        slices * middle.backward / layers + e.all_backward() + again * e.all_again();
     t.layer.push_back({slices * middle.forward / layers + e.all_forward(), backward,
                        middle.rest / layers,
                        std::min(backward, slices * weight_seconds(programs.slice(kind), cost))});
+    if (!family_of(pipeline).offloads) continue;
+    const auto [offload, reload] = copy_seconds(programs.slice(kind), programs.is_sliced(), cost);
+    t.layer.back().offload = slices * offload / layers;
+    t.layer.back().reload = slices * reload / layers;
   }
+  if (count > 1) t.shares = measured_shares(programs, earlier);
+  if (cuts_vocabulary(pipeline)) return t;
   const Phases middle = phases_of(programs, 0, kMiddle);
   const Phases first = phases_of(programs, 0, {true, false});
   const Phases last = phases_of(programs, 0, {false, true});
   t.embedding = slices * std::max(0.0, first.forward - middle.forward);
   t.embedding_backward = slices * std::max(0.0, first.backward - middle.backward);
   t.loss = slices * std::max(0.0, last.forward + last.backward - middle.forward - middle.backward);
-  if (count > 1) t.shares = measured_shares(programs, earlier);
   return t;
 }
 
+VocabularyTimes vocabulary_times(const StepRequest& request, bool gradient_in_t, int64_t rank,
+                                 const CostModel& cost) {
+  const int64_t ranks = request.strategy.parallel.pipeline.stages;
+  StepRequest own = slice_request(request, layer_runs(request.model).front());
+  own.model = share_model(own.model, rank, ranks);
+  enum { kNorm, kForward, kMerge, kCombine, kBackward, kNormBackward, kRows, kRowsBackward, kAdd };
+  std::vector<OpShape> shapes(kAdd + 1);
+  const OpKind kinds[] = {
+      OpKind::final_norm_forward, OpKind::vocabulary_forward,  OpKind::vocabulary_merge,
+      OpKind::vocabulary_combine, OpKind::vocabulary_backward, OpKind::final_norm_backward,
+      OpKind::embed_forward,      OpKind::embed_backward,      OpKind::add};
+  for (size_t i = 0; i < shapes.size(); ++i) shapes[i].kind = kinds[i];
+  shapes[kForward].for_input = !gradient_in_t;
+  shapes[kBackward].for_input = gradient_in_t;
+  shapes[kAdd].tensor = Tensor::sum_own;
+  const std::vector<double> seconds = block_seconds(own, cost, shapes);
+  const auto others = static_cast<double>(ranks - 1);
+  const double merges = static_cast<double>(ranks) * seconds[kMerge];
+  VocabularyTimes times;
+  times.forward = seconds[kForward];
+  times.backward = merges + seconds[kBackward];
+  times.embedding = seconds[kRows];
+  times.embedding_backward = seconds[kRowsBackward];
+  times.first_stage = others * seconds[kAdd];
+  times.last_stage = seconds[kNorm];
+  times.last_stage_backward =
+      seconds[kNormBackward] +
+      (gradient_in_t ? others * seconds[kAdd] : static_cast<double>(ranks) * seconds[kCombine]);
+  return times;
+}
+
 double rest_of_ends(StagePrograms& programs, const std::vector<int32_t>& ranks) {
-  if (cuts_vocabulary(programs.pipeline())) return 0;
   const auto rest = [&](StageBoundary boundary) { return phases_of(programs, 0, boundary).rest; };
-  const double with = ranks.front() == ranks.back()
+  // With a cut vocabulary every rank has a share of both ends.
+  const double with = cuts_vocabulary(programs.pipeline()) || ranks.front() == ranks.back()
                           ? rest({true, true})
                           : std::max(rest({true, false}), rest({false, true}));
   return std::max(0.0, with - rest(kMiddle));

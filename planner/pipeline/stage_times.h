@@ -15,10 +15,22 @@ namespace longspan {
 /// Seconds of a microbatch on a layer of one kind, and the layer's part of the rest of a step.
 struct LayerTimes {
   double forward = 0, backward = 0, rest = 0;
-  double weights = 0;  // of the backward: the gradients of weights
+  double weights = 0;              // of the backward: the gradients of weights
+  double offload = 0, reload = 0;  // copies of what the forward saves on the device
 };
 
-/// Times of layers, and of the embedding and the loss at the ends.
+/// Seconds of a microbatch on one rank's share of a cut vocabulary, each op alone. `first_stage`,
+/// `last_stage` and `last_stage_backward` are parts of the forward and backward of these stages.
+struct VocabularyTimes {
+  double forward = 0, backward = 0;              // S, T
+  double embedding = 0, embedding_backward = 0;  // E, G
+  double first_stage = 0, last_stage = 0, last_stage_backward = 0;
+};
+VocabularyTimes vocabulary_times(const StepRequest& request, bool gradient_in_t, int64_t rank,
+                                 const CostModel& cost);
+
+/// Times of layers, and of the embedding and the loss at the ends; without ends if they are cut
+/// over all ranks.
 struct LayerAndEndTimes {
   std::vector<LayerTimes> layer;  // by kind
   double embedding = 0, embedding_backward = 0, loss = 0;

@@ -196,7 +196,7 @@ Prediction read_prediction(const YamlMap& yaml) {
 void check_record(const YamlMap& yaml, const Plan& plan) {
   // A pipeline's memory depends on its schedule, which may depend on times.
   const std::array<int64_t, kTierCount> actual =
-      is_one_program(plan.model, plan.strategy)
+      !is_priced_by_kinds(step_request(plan))
           ? exact_peak_bytes(step_request(plan))
           : evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes;
   for (const auto& [tier, key] : kPeakKeys) {

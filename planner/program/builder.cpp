@@ -25,7 +25,7 @@ ProgramBuilder::ProgramBuilder(Program& program, LifetimeWatcher* watcher)
 }
 
 BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, bool persistent,
-                                int units) {
+                                int units, int kind) {
   BufferId id;
   if (ended_.empty()) {
     id = static_cast<BufferId>(program_.buffers.size());
@@ -42,6 +42,7 @@ BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, 
   buffer.tier = tier;
   buffer.persistent = persistent;
   buffer.layer = layer;
+  buffer.kind = kind < 0 ? program_.kind_of_layer(layer) : kind;
   buffer.index = index;
   buffer.units = units;
   buffer.first_op = buffer.last_op = -1;
@@ -50,7 +51,8 @@ BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, 
 
 int ProgramBuilder::shape_index(const OpShape& shape) {
   const auto hash = 31 * static_cast<unsigned>(shape.kind) + static_cast<unsigned>(shape.tensor) +
-                    2 * static_cast<unsigned>(shape.kv_chunks) + (shape.diagonal ? 1 : 0);
+                    2 * static_cast<unsigned>(shape.kv_chunks) + (shape.diagonal ? 1 : 0) +
+                    7 * static_cast<unsigned>(shape.layer_kind);
   int& met = met_[hash % met_.size()];
   if (met >= 0 && program_.shapes[met] == shape) return met;
   std::vector<int>& known = shapes_by_kind_[static_cast<int>(shape.kind)];
@@ -97,18 +99,21 @@ void ProgramBuilder::communicate(const OpShape& shape, int layer, int index,
                                  std::initializer_list<Operand> operands, bool hoist) {
   const bool overlap = program_.strategy.parallel.overlap;
   const Stream stream = overlap ? Stream::comm : Stream::compute;
+  const OpShape of_layer = in_layer(shape, layer);
   if (!hoist || !overlap) {
-    enqueue(shape, layer, index, stream, operands, false);
+    enqueue(of_layer, layer, index, stream, operands, false);
     return;
   }
   Op op;
-  fill(op, shape, layer, index, stream, operands);
+  fill(op, of_layer, layer, index, stream, operands);
   issue_ahead(op, operands.begin()->id);
 }
 
 Op& ProgramBuilder::message(const OpShape& shape, int block, const Operand& rows) {
   const Stream stream = program_.strategy.parallel.overlap ? Stream::comm : Stream::compute;
-  return enqueue(shape, -1, block, stream, {rows}, false);
+  OpShape of_rows = shape;
+  of_rows.layer_kind = program_.buffers[rows.id].kind;
+  return enqueue(of_rows, -1, block, stream, {rows}, false);
 }
 
 void ProgramBuilder::issue_ahead(const Op& op, BufferId source) {
@@ -125,7 +130,7 @@ Op& ProgramBuilder::compute(const OpShape& shape, int layer, int index,
   }
   ++computes_;
   ++queued_computes_;
-  enqueue(shape, layer, index, stream, operands, true);
+  enqueue(in_layer(shape, layer), layer, index, stream, operands, true);
   // Pop first, so that the returned reference stays in the queue until the next call.
   while (queued_computes_ > std::max<int64_t>(1, program_.strategy.prefetch_depth)) pop();
   return queue_.back().op;
@@ -200,8 +205,10 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
     stream = Stream::io;
   }
   // Between units of different extent (one block of all tokens) the smaller one is copied.
-  const bool smaller = program_.bytes[to.tensor] <= program_.bytes[from.tensor];
+  const bool smaller =
+      program_.table_of(to.kind)[to.tensor] <= program_.table_of(from.kind)[from.tensor];
   shape.tensor = smaller ? to.tensor : from.tensor;
+  shape.layer_kind = smaller ? to.kind : from.kind;
   const int index = smaller ? to.index : from.index;
   if (!hoist) {
     enqueue(shape, to.layer, index, stream, {in(source), out(destination)}, false);
@@ -215,7 +222,7 @@ void ProgramBuilder::copy(BufferId source, BufferId destination, bool hoist) {
 Parked ProgramBuilder::save(BufferId buffer, Saved where) {
   assert(where == Saved::host || where == Saved::nvme);
   const Buffer b = program_.buffers[buffer];
-  const BufferId host = create(b.tensor, Tier::host, b.layer, b.index);
+  const BufferId host = create_like(b, Tier::host);
   copy(buffer, host, false);
   return keep_on_host(host, where);
 }
@@ -225,7 +232,7 @@ Parked ProgramBuilder::keep_on_host(BufferId host, Saved where) {
   Parked parked;
   if (where == Saved::nvme) {
     const Buffer b = program_.buffers[host];
-    parked.file = create(b.tensor, Tier::nvme, b.layer, b.index);
+    parked.file = create_like(b, Tier::nvme);
     copy(host, parked.file, false);
     release_after_window(host);
   } else {
@@ -255,15 +262,13 @@ Parked ProgramBuilder::park(BufferId buffer, Saved where) {
 BufferId ProgramBuilder::fetch(const Parked& parked) {
   assert(!parked.empty());
   if (parked.device >= 0) return parked.device;
-  const Buffer& source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
-  const Tensor tensor = source.tensor;
-  const int layer = source.layer, index = source.index;
+  const Buffer source = program_.buffers[parked.host >= 0 ? parked.host : parked.file];
   BufferId host = parked.host;
   if (host < 0) {
-    host = create(tensor, Tier::host, layer, index);
+    host = create_like(source, Tier::host);
     copy(parked.file, host, true);
   }
-  const BufferId device = create(tensor, Tier::device, layer, index);
+  const BufferId device = create_like(source, Tier::device);
   copy(host, device, true);
   if (parked.host < 0) release(host);
   return device;

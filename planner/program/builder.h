@@ -105,11 +105,12 @@ class ProgramBuilder {
   /// alive, and shapes only if the watcher wants ops.
   explicit ProgramBuilder(Program& program, LifetimeWatcher* watcher = nullptr);
 
-  /// `units`: adjacent ones, from `index` on.
+  /// `units`: adjacent ones, from `index` on. `kind`: of layers, if it is not that of `layer`.
   BufferId create(Tensor tensor, Tier tier, int layer, int index, bool persistent = false,
-                  int units = 1);
+                  int units = 1, int kind = -1);
 
-  /// Emits one op of the compute (or host) stream. An operand with id -1 is absent; a buffer may be
+  /// Emits one op of the compute (or host) stream. Its kind of layers is that of `layer`, unless
+  /// the shape has another than 0. An operand with id -1 is absent; a buffer may be
   /// two operands (in-place ops).
   Op& compute(const OpShape& shape, int layer, int index, std::initializer_list<Operand> operands,
               Stream stream = Stream::compute);
@@ -175,7 +176,15 @@ class ProgramBuilder {
     BufferId buffer;
   };
 
+  /// A buffer for the contents of another on a tier.
+  BufferId create_like(const Buffer& b, Tier tier) {
+    return create(b.tensor, tier, b.layer, b.index, false, 1, b.kind);
+  }
   int shape_index(const OpShape& shape);
+  OpShape in_layer(OpShape shape, int layer) const {
+    if (shape.layer_kind == 0) shape.layer_kind = program_.kind_of_layer(layer);
+    return shape;
+  }
   void fill(Op& op, const OpShape& shape, int layer, int index, Stream stream,
             std::initializer_list<Operand> operands);
   Op& enqueue(const OpShape& shape, int layer, int index, Stream stream,

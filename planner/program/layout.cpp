@@ -12,11 +12,13 @@ int64_t padded(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 
 }  // namespace
 
-PaddedBytes::PaddedBytes(const TensorBytes& bytes) : bytes_(bytes) {
-  std::transform(bytes.unit.begin(), bytes.unit.end(), of_unit_.begin(), padded);
+PaddedBytes::PaddedBytes(const Program& program) : program_(program) {
+  for (int kind = 0; kind < program.kinds(); ++kind) {
+    for (const int64_t bytes : program.table_of(kind).unit) of_unit_.push_back(padded(bytes));
+  }
 }
 
-int64_t PaddedBytes::of_units(const Buffer& b) const { return padded(b.units * bytes_[b.tensor]); }
+int64_t PaddedBytes::of_units(const Buffer& b) const { return padded(program_.bytes_of(b)); }
 
 Layout lay_out(const Program& program) {
   assert(std::all_of(program.buffers.begin(), program.buffers.end(),

@@ -53,16 +53,19 @@ Layout lay_out(const Program& program);
 /// millions of buffers.
 class PaddedBytes {
  public:
-  explicit PaddedBytes(const TensorBytes& bytes);
+  /// `program` must outlive this object.
+  explicit PaddedBytes(const Program& program);
   int64_t of(const Buffer& b) const {
-    return b.units == 1 ? of_unit_[static_cast<int>(b.tensor)] : of_units(b);
+    return b.units == 1 ? of_unit_[static_cast<size_t>(b.kind * kTensorCount) +
+                                   static_cast<size_t>(b.tensor)]
+                        : of_units(b);
   }
 
  private:
   int64_t of_units(const Buffer& b) const;
 
-  const TensorBytes& bytes_;
-  std::array<int64_t, kTensorCount> of_unit_{};
+  const Program& program_;
+  std::vector<int64_t> of_unit_;  // by kind of layers and tensor
 };
 
 struct Arenas {

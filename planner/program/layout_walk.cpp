@@ -11,7 +11,7 @@ bool is_chunked(Tensor t) { return rows_of(t) == Rows::sequence && t != Tensor::
 
 }  // namespace
 
-LayoutWalk::LayoutWalk(const Program& program) : program_(program), padded_(program.bytes) {
+LayoutWalk::LayoutWalk(const Program& program) : program_(program), padded_(program) {
   known_.fill(kNoWaits);
 }
 

@@ -25,10 +25,17 @@ enum class OpKind : uint8_t {
   norm_forward,
   qkv_forward,
   attention_forward,
+  merge_outputs,
   out_forward,
   mlp_forward,
   residual_forward,
   loss,
+  final_norm_forward,
+  vocabulary_forward,
+  vocabulary_merge,
+  vocabulary_combine,
+  vocabulary_backward,
+  final_norm_backward,
   mlp_backward,
   mlp_backward_input,
   mlp_backward_weight,
@@ -41,6 +48,8 @@ enum class OpKind : uint8_t {
   qkv_backward_weight,
   norm_backward,
   residual_backward,
+  select_rows,
+  restore_rows,
   embed_backward,
   add,
   zero,
@@ -85,18 +94,20 @@ inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 struct OpShape {
   OpKind kind = OpKind::batch;
   Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
-  int32_t kv_chunks = 0;          // attention: chunks of keys ...
-  bool diagonal = false;          // ... of which the last is the query's own
-  bool first = false;             // attention: no earlier result to merge with
-  bool into_sum = false;          // attention_forward: o_sum is given
-  bool saves_inner = false;       // mlp: inner is written (forward) or given (backward)
-  bool normed = false;            // qkv: the norm is a separate op
-  bool to_heads = false;          // all_to_all: from tokens to heads
-  bool of_mlp = false;            // norm, residual: the MLP's, not attention's
+  int32_t layer_kind = 0;    // Program::kind_of_layer(); of an operation on a state: its unit's
+  int32_t kv_chunks = 0;     // attention, add, messages of attention: chunks of keys ...
+  bool diagonal = false;     // ... of which the last is the query's own
+  bool first = false;        // attention, vocabulary_merge, _combine: no earlier result
+  bool into_sum = false;     // attention_forward: o_sum is given
+  bool saves_inner = false;  // mlp: inner is written (forward) or given (backward)
+  bool normed = false;       // qkv: the norm is a separate op
+  bool to_heads = false;     // all_to_all: from tokens to heads
+  bool of_mlp = false;       // norm, residual: the MLP's, not attention's
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
   bool on_host = false;       // adamw: on the host's processor and memory
+  bool for_input = false;     // vocabulary_forward, _backward: with the gradient of its input
   bool of_pipeline = false;   // all_reduce: over the stages of a pipeline, not within one; of
                               // gradients: over its ends
   bool operator==(const OpShape&) const = default;
@@ -108,6 +119,7 @@ struct Op {
   uint8_t operand_count = 0;
   bool first_dq = false;   // attention_backward: dq is written, not added to
   bool first_dkv = false;  // dk, dv are written, not added to
+  uint8_t level = 0;       // send, sent, receive: place in TokenShares of its stages' border
   uint16_t reads = 0;      // bit i: operand i is read
   uint16_t writes = 0;     // bit i: operand i is written
   int32_t shape = 0;       // index into Program::shapes
@@ -116,7 +128,10 @@ struct Op {
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t microbatch = 0;
   int32_t head_group = 0;   // of attention and the ops around it
-  int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is
+  int32_t from_stage = -1;  // send, sent, receive: the stage whose residual or gradient it is; -1:
+                            // it is of a cut vocabulary, or ...
+  int32_t serial = -1;      // ... of shared attention: its number among the messages of this rank
+                            // to, or from, the other
   int32_t peer = -1;        // likewise: the place of the other stage's mesh in the pipeline
   int32_t action = -1;      // its place in Program::actions
   std::array<BufferId, kMaxOperands> operands{};  // -1: absent

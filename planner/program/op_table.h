@@ -62,6 +62,14 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"lse", w | rw, {lse}},
          {"workspace", w, {ws_attention_forward}},
          {"o_sum", w | rw, {o_sum}, optional}}),
+    // Merges the output of a query chunk for other keys, which another rank has computed. With
+    // o_sum, that has the sum, and o is written.
+    row(OpKind::merge_outputs, "merge_outputs", elementwise, compute,
+        {{"part", r, {o_heads, o_sum}},
+         {"part_lse", r, {lse}},
+         {"o", w | rw, {o, o_heads}},
+         {"lse", rw, {lse}},
+         {"o_sum", rw, {o_sum}, optional}}),
     // y may be x. For one rank's part of a sum, x is absent and y is the part.
     row(OpKind::out_forward, "out_forward", product, compute,
         {{"params", r, params},
@@ -88,6 +96,45 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"head_grads", rw, {grads_head}},
          {"output_grads", rw, {grads_embedding, grads_head}},
          {"workspace", w, {ws_loss}}}),
+    // The final norm, on the rank of the last stage, if the vocabulary is cut.
+    row(OpKind::final_norm_forward, "final_norm_forward", elementwise, compute,
+        {{"head", r, {params_head}}, {"x", r, residual}, {"h", w, {h_own}}}),
+    // The logits of a rank's share of the vocabulary, as the terms of their softmax, and what is
+    // known
+    // of the gradient of h.
+    row(OpKind::vocabulary_forward, "vocabulary_forward", product, compute,
+        {{"output", r, {params_embedding, params_head}},
+         {"h", r, {h_own}},
+         {"tokens", r, {tokens}},
+         {"terms", w, {vocabulary_terms}},
+         {"workspace", w, {ws_vocabulary}},
+         {"gradient", w, {vocabulary_gradient}, optional}}),
+    // Merges the terms of another share, or takes those of the first.
+    row(OpKind::vocabulary_merge, "vocabulary_merge", elementwise, compute,
+        {{"part", r, {vocabulary_terms}}, {"terms", w | rw, {vocabulary_terms}}}),
+    // Adds a share's part of the gradient of h, by its terms and those of all shares.
+    row(OpKind::vocabulary_combine, "vocabulary_combine", elementwise, compute,
+        {{"part", r, {vocabulary_gradient}},
+         {"part_terms", r, {vocabulary_terms}},
+         {"terms", r, {vocabulary_terms}},
+         {"dh", w | rw, {sum_own}}}),
+    // The logits again, and their gradients. The loss is present on the rank of the last stage.
+    row(OpKind::vocabulary_backward, "vocabulary_backward", product, compute,
+        {{"output", r, {params_embedding, params_head}},
+         {"h", r, {h_own}},
+         {"tokens", r, {tokens}},
+         {"terms", r, {vocabulary_terms}},
+         {"output_grads", rw, {grads_embedding, grads_head}},
+         {"workspace", w, {ws_vocabulary}},
+         {"dh", w, {sum_own}, optional},
+         {"loss", rw, {loss}, optional}}),
+    // dx is x.
+    row(OpKind::final_norm_backward, "final_norm_backward", elementwise, compute,
+        {{"head", r, {params_head}},
+         {"x", r, residual},
+         {"dh", r, {sum_own}},
+         {"dx", w, residual},
+         {"head_grads", rw, {grads_head}}}),
     // For one rank's part, y is normed, and dx of all tokens becomes this part's gradient of it.
     row(OpKind::mlp_backward, "mlp_backward", product, compute,
         {{"params", r, params},
@@ -174,11 +221,20 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // The gradient of a bias.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
         {{"dx", r, gradient}, {"grads", rw, grads}}),
+    // Where layers work on a share of the tokens: their rows of the residual or of its gradient,
+    // taken from those of more tokens, and put back in their place.
+    row(OpKind::select_rows, "select_rows", elementwise, compute,
+        {{"all", r, gradient}, {"rows", w, {x, dx}}}),
+    row(OpKind::restore_rows, "restore_rows", elementwise, compute,
+        {{"rows", r, gradient}, {"all", rw, gradient}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
-    // In a ring: adds gradients of keys and values.
+    // Adds what other ranks have computed: gradients of a ring or of shared attention, or what
+    // shares
+    // of a cut vocabulary give.
     tensor_row(OpKind::add, "add", elementwise, compute,
-               {{"sum", rw, {dk_all, dv_all}}, {"part", r, {dk_all, dv_all}}}),
+               {{"sum", rw, {dk_all, dv_all, dq, dk, dv, x, sum_own}},
+                {"part", r, {dk_all, dv_all, dq, dk, dv, x, sum_own}}}),
     tensor_row(OpKind::zero, "zero", state, compute,
                {{"buffer", w, all_grads | dk_all | dv_all | loss | grad_norm}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
@@ -233,11 +289,15 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // Sums gradients of parameters that a tensor group replicates.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
                {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
-    // To, and from, the same place in the next or previous stage of the pipeline. A send only posts
-    // the rows; they have left when `sent` is done.
-    tensor_row(OpKind::send, "send", exchange, comm, {{"rows", r, gradient}}),
-    tensor_row(OpKind::sent, "sent", exchange, comm, {{"rows", r, gradient}}),
-    tensor_row(OpKind::receive, "receive", exchange, comm, {{"rows", w, {x, dx}}}),
+    // To, and from, the same place in the next or previous stage of the pipeline, or in any mesh
+    // that shares attention or the vocabulary. A send only posts the rows; they have left when
+    // `sent` is done.
+    tensor_row(OpKind::send, "send", exchange, comm,
+               {{"rows", r, gradient | of_attention | shared}}),
+    tensor_row(OpKind::sent, "sent", exchange, comm,
+               {{"rows", r, gradient | of_attention | shared}}),
+    tensor_row(OpKind::receive, "receive", exchange, comm,
+               {{"rows", w, of_attention | shared | TensorSet{x, dx}}}),
 }};
 
 }  // namespace op_table

@@ -11,7 +11,7 @@ namespace {
 // Ops that move a tensor to another tier, or back.
 double moves(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
 
-// One layer's policies.
+// A layer's policies; `layers`: of its kind.
 struct Policies {
   Saved input, qkv, attention_out, mlp_input, mlp_inner;
 };
@@ -57,27 +57,28 @@ class Counter {
 
   double of_step() const {
     double layers = 0;
-    const auto of_layer = [&](int64_t layer) {
-      Policies saved = policies_of(s_, layer, layers_);
+    const auto of_layer = [&](int64_t layer, int64_t of_kind, bool attends) {
+      Policies saved = policies_of(s_, layer, of_kind);
       // Inputs of a slice that passes again wait like those between layers.
       if (saved.input == Saved::recompute) {
         saved.input = block_between_uses_ > 0 ? Saved::host : Saved::keep;
       }
-      return forward(saved) + first_pass() + backward(saved);
+      return forward(saved, attends) + first_pass(attends) + backward(saved, attends);
     };
     const bool alike =
         std::all_of(all_policies_.begin(), all_policies_.end(),
                     [&](SavedPolicy Strategy::*policy) { return (s_.*policy).fraction >= 1; });
-    if (alike) {
-      layers = static_cast<double>(layers_) * of_layer(0);
-    } else {
-      for (int64_t layer = 0; layer < layers_; ++layer) layers += of_layer(layer);
+    for (const LayerRun& kind : layer_kinds(model_)) {
+      for (int64_t layer = 0; layer < kind.layers && !alike; ++layer) {
+        layers += of_layer(layer, kind.layers, kind.attention);
+      }
+      if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind.attention);
     }
     double units = static_cast<double>(layers_);
     units += boundary_.has_loss ? 1 : 0;
     units += boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings) ? 1 : 0;
-    return 2 + batches_ * (layers + ends()) + units * (gradients() + update()) + of_tied_table() +
-           norms();
+    return 2 + batches_ * (layers + selections() + ends()) + units * (gradients() + update()) +
+           of_tied_table() + norms();
   }
 
  private:
@@ -122,11 +123,11 @@ class Counter {
                                          : moves(saved.qkv) * (groups_ + 2 * kv_groups_);
   }
 
-  double forward(const Policies& saved) const {
+  double forward(const Policies& saved, bool attends) const {
     double open = 2 * block_between_uses_;  // the residual: loaded and stored
     if (saved.input != Saved::keep) open += moves(saved.input) - block_between_uses_;
     double ops = slices_ * load_parameters() + blocks_ * (open + mlp() + moves(saved.mlp_inner));
-    if (!model_.attention) return ops;
+    if (!attends) return ops;
     ops += blocks_ * (project_out() + 2 * moves(saved.attention_out) + moves(saved.mlp_input));
     if (groups_ > 1) {
       return ops + groups_ * 2 * (1 + exchange_) + moves(saved.qkv) * (groups_ + 2 * kv_groups_);
@@ -140,21 +141,21 @@ class Counter {
 
   // The pass without saving of slices that pass again. forward() counts their other pass, with its
   // loads of the own keys and values, and the stores of keys and values.
-  double first_pass() const {
+  double first_pass(bool attends) const {
     if (again_ == 0) return 0;
     const double blocks = again_ * blocks_, chunks = again_ * chunks_;
     double ops = (slices_ - 1) * load_parameters() + blocks * (2 * block_between_uses_ + mlp());
-    if (!model_.attention) return ops;
+    if (!attends) return ops;
     ops += blocks * (separate_norm_ + project_out()) + chunks * (1 + exchange_);
     return ops + attention_of(chunks);
   }
 
-  double backward(const Policies& saved) const {
+  double backward(const Policies& saved, bool attends) const {
     const bool again = saved.attention_out == Saved::recompute;
     const double x = moves(saved.input);
     double ops = slices_ * load_parameters();
     ops += blocks_ * (x + 2 * block_between_uses_ + moves(saved.mlp_inner) + mlp_gradient());
-    if (!model_.attention) return ops;
+    if (!attends) return ops;
     const bool y_again = saved.mlp_input == Saved::recompute;
     ops += blocks_ * (project_out_gradient() + (y_again ? project_out() : moves(saved.mlp_input)));
     if (!again) ops += blocks_ * 2 * moves(saved.attention_out);
@@ -199,6 +200,18 @@ class Counter {
     const double waiting =
         2 * (exchange_ > 0 ? chunk_between_uses_ : block_between_uses_) + block_between_uses_;
     return ops + pairs() * (1 + load_queries(saved) + waiting) + 2 * before * chunk_between_uses_;
+  }
+
+  // --- layers on a share of the tokens: selected and put back, in forward and backward
+  double selections() const {
+    double selections = 0;
+    TokenShares shares{1};
+    for (const LayerRun& run : model_.runs) {
+      const bool is_there = std::find(shares.begin(), shares.end(), run.tokens) != shares.end();
+      selections += is_there ? 0 : 1;
+      shares = shares_in(shares, run.tokens);
+    }
+    return 2 * selections * blocks_ * (2 + 5 * block_between_uses_);
   }
 
   // --- embedding and loss, or exchanges with neighbour stages

@@ -64,7 +64,7 @@ Outline outlined(const StepRequest& request, LeaveOut leave_out) {
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent) continue;
     const int tier = static_cast<int>(buffer.tier);
-    const int64_t bytes = round_up(program.bytes[buffer.tensor], kArenaAlignment);
+    const int64_t bytes = round_up(program.bytes_of(buffer), kArenaAlignment);
     outline.arena_bytes[tier] += bytes;
     outline.live_bytes[tier] += bytes;
   }

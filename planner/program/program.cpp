@@ -9,27 +9,45 @@
 
 namespace longspan {
 
+int Program::kind_of_share(double share) const {
+  int kind = 0;
+  if (share < 1) {
+    for (kind = 1; more_kinds[static_cast<size_t>(kind - 1)].share != share;) ++kind;
+  }
+  return kind;
+}
+
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
   if (strategy.parallel.shards() == 1) return 0;
   const bool whole = !is_shard(tensor) && (is_parameters(tensor) || is_gradients(tensor));
   const int64_t shard = replica_group(strategy.parallel, place).index;
-  return whole ? shard * (bytes[tensor] / strategy.parallel.shards()) : 0;
+  const TensorBytes& table = table_of(buffers[id].kind);
+  return whole ? shard * (table[tensor] / strategy.parallel.shards()) : 0;
 }
 
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
   const Buffer& buffer = buffers[id];
-  const int64_t unit_rows = lengths.rows(buffer.tensor);
-  const int64_t row = chunk * lengths.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
+  const Lengths& of_kind = lengths_of(buffer.kind);
+  const int64_t unit_rows = of_kind.rows(buffer.tensor);
+  const int64_t row = chunk * of_kind.chunk_rows(buffer.tensor) - buffer.index * unit_rows;
   assert(0 <= row && row < buffer.units * unit_rows);
-  return row * bytes.row[static_cast<int>(buffer.tensor)];
+  return row * row_bytes_of(id);
 }
 
 int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {
   const Tensor tensor = buffers[id].tensor;
   if (!holds_all_groups(tensor)) return 0;
   const int64_t shares = is_own(tensor) ? lengths.head_shares() : lengths.head_groups;
-  return group * (bytes.row[static_cast<int>(tensor)] / shares);
+  return group * (row_bytes_of(id) / shares);
+}
+
+TokenPositions own_tokens(const Program& p, int kind, int64_t chunk) {
+  return {first_own_token(p, chunk), p.lengths.own_chunk(), p.lengths_of(kind).own_chunk()};
+}
+
+RowChoice rows_of_block(const Program& p, int inner, int outer) {
+  return {p.lengths.own_block(), p.lengths_of(outer).own_block(), p.lengths_of(inner).own_block()};
 }
 
 int64_t first_own_token(const Program& p, int64_t chunk) {
@@ -50,10 +68,54 @@ double loss_scale(const Program& p) {
 
 int64_t world_ranks(const Program& p) { return p.place.meshes * p.strategy.parallel.ranks(); }
 
-int64_t message_number(const Program& p, const Op& op) {
+namespace {
+
+// The messages of a cut vocabulary, of each tensor, have channels from one mesh to another.
+int64_t vocabulary_channels(const Program& p) {
+  return p.vocabulary.share.is_cut() ? p.place.meshes * (p.place.meshes + 4) : 0;
+}
+
+// The terms go from each mesh to each other, what is between one mesh and all others by the other.
+int64_t vocabulary_channel(const Program& p, const Op& op) {
+  const int64_t meshes = p.place.meshes;
+  const bool arrives = op.kind == OpKind::receive;
+  const int64_t from = arrives ? op.peer : p.place.mesh, to = arrives ? p.place.mesh : op.peer;
+  switch (p.shapes[op.shape].tensor) {
+    case Tensor::vocabulary_terms:
+      return from * meshes + to;
+    case Tensor::h_own:
+      return meshes * meshes + to;
+    case Tensor::sum_own:
+    case Tensor::vocabulary_gradient:
+      return meshes * (meshes + 1) + from;
+    case Tensor::x:
+      return meshes * (meshes + 2) + from;
+    default:
+      return meshes * (meshes + 3) + to;
+  }
+}
+
+int64_t channel_of(const Program& p, const Op& op) {
+  if (op.serial >= 0) {
+    const bool arrives = op.kind == OpKind::receive;
+    const int64_t sender = arrives ? op.peer : p.place.mesh;
+    const int64_t receiver = arrives ? p.place.mesh : op.peer;
+    return first_shared_channel(p) + sender * p.place.meshes + receiver;
+  }
+  if (op.from_stage < 0) return vocabulary_channel(p, op);
   const int64_t is_gradient = p.shapes[op.shape].tensor == Tensor::x ? 0 : 1;
-  return (op.from_stage * 2 + is_gradient) * messages_per_channel(p) +
-         op.microbatch * p.lengths.blocks() + op.index;
+  return vocabulary_channels(p) + op.from_stage * 2 + is_gradient;
+}
+
+}  // namespace
+
+int64_t message_number(const Program& p, const Op& op) {
+  const int64_t count = messages_per_channel(p);
+  const int64_t in_channel =
+      op.serial >= 0
+          ? op.serial % count
+          : (op.microbatch * p.lengths.blocks() + op.index) * p.message_levels + op.level;
+  return channel_of(p, op) * count + in_channel;
 }
 
 int64_t message_peer(const Program& p, const Op& op) {
@@ -76,7 +138,7 @@ RankGroup group_of(const Program& p, const OpShape& shape) {
 }
 
 int64_t replicated_gradients(const Program& p, const OpShape& shape) {
-  return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model)[1]
+  return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model_of(shape.layer_kind))[1]
                                              : p.bytes[shape.tensor] / 4;
 }
 
@@ -98,16 +160,16 @@ int64_t sent_bytes(const Program& p, const Op& op) {
                                           : operand_index(OpKind::all_to_all, "source");
       for (int i = 0; i < kExchanged; ++i) {
         const BufferId heads = op.operands[heads_at + i];
-        if (heads >= 0) row_bytes += p.bytes.row[static_cast<int>(p.buffers[heads].tensor)];
+        if (heads >= 0) row_bytes += p.row_bytes_of(heads);
       }
-      return (parallel.ulysses - 1) * p.lengths.own_chunk() * row_bytes;
+      return (parallel.ulysses - 1) * p.lengths_of(shape.layer_kind).own_chunk() * row_bytes;
     }
     case OpKind::ring_shift:
       return bytes_of(operand_index(OpKind::ring_shift, "k")) +
              bytes_of(operand_index(OpKind::ring_shift, "v"));
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
-      return (group.size - 1) * p.bytes[shape.tensor];
+      return (group.size - 1) * p.table_of(shape.layer_kind)[shape.tensor];
     case OpKind::all_reduce:
       if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // each rank's to all others
       return summed_everywhere(bytes_of(operand_index(OpKind::all_reduce, "sum")) / 4);
@@ -121,7 +183,7 @@ int64_t sent_bytes(const Program& p, const Op& op) {
 }
 
 bool FirstBackward::is(const Op& op, const OpShape& shape) {
-  if (op.kind == OpKind::loss) return true;
+  if (op.kind == OpKind::loss || op.kind == OpKind::vocabulary_backward) return true;
   received_ |= op.kind == OpKind::receive && shape.tensor == Tensor::dx;
   return received_ && op.stream == Stream::compute && !is_exchange(op.kind);
 }
@@ -140,6 +202,9 @@ std::string describe(const Program& program, const Op& op) {
   if (names_tensor(op.kind)) text += fmt::format(" {}", name_of(shape.tensor));
   if (shape.of_mlp) text += " mlp";
   if (op.layer >= 0) text += fmt::format(" L{}", op.layer);
+  if (is_message(op.kind) && op.from_stage < 0) {
+    text += fmt::format(" M{} m{}", op.peer, op.microbatch);
+  }
   if (op.from_stage >= 0) text += fmt::format(" S{} m{}", op.from_stage, op.microbatch);
   text += fmt::format(" {}", op.index);
   if (op.head_group > 0) text += fmt::format(" h{}", op.head_group);

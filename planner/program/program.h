@@ -14,8 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "models/vocabulary_share.h"
 #include "planner/program/op.h"
 #include "planner/program/tensor.h"
+#include "planner/program/token_share.h"
 #include "planner/schedule/actions.h"
 
 namespace longspan {
@@ -25,6 +27,7 @@ struct Buffer {
   Tier tier = Tier::device;
   bool persistent = false;  // lives between steps: parameters and optimizer state
   int32_t layer = -1;
+  int32_t kind = 0;       // of layers, which determines its size
   int32_t index = 0;      // of the first unit: block or chunk
   int32_t units = 1;      // adjacent ones: the chunks of a slice
   int32_t first_op = -1;  // lifetime: from before first_op ...
@@ -48,20 +51,44 @@ struct StageLayers {
   StageBoundary boundary;
   int64_t in_model = 0;
   int32_t before = -1, after = -1;
+  TokenShares enters{1}, leaves{1};  // the hidden states at its ends
 };
 
+/// A share of the vocabulary, if a pipeline cuts it over its meshes.
+struct VocabularyCut {
+  VocabularyShare share;          // of the mesh; the model's vocabulary has its rows
+  int32_t first = -1, last = -1;  // the meshes of the first and the last stage
+  bool gradient_in_t = false;     // T computes the gradient of the last stage's output, not S
+  bool operator==(const VocabularyCut&) const = default;
+};
+
+/// Layers that are alike: what their ops, tensors and workspaces have in common.
+struct LayerKind {
+  ModelSpec model;   // uniform, of these layers alone
+  double share = 1;  // of the sequence's tokens
+  Lengths lengths;
+  TensorBytes bytes;
+};
+
+/// The kinds of layers are numbered. Kind 0 is that of the ends, and of layers that work on all
+/// tokens and have the model's own fields: `model`, `lengths` and `bytes` are its. If all layers
+/// are alike there is no other.
 struct Program {
-  ModelSpec model;  // with only the program's layers
+  ModelSpec model;  // with only the program's layers and share of the vocabulary
   StageBoundary boundary;
   Strategy strategy;
   Lengths lengths;
   Place place;                      // of this program's rank
   std::vector<StageLayers> stages;  // of a rank of a pipeline
-  std::vector<Action> actions;      // that the ops belong to
+  VocabularyCut vocabulary;
+  std::vector<Action> actions;  // that the ops belong to
   DType dtype = DType::float32;
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t microbatches = 1;
   TensorBytes bytes;
+  std::vector<LayerKind> more_kinds;  // 1, 2, ...
+  std::vector<int32_t> layer_kinds;   // by layer; empty: all are of kind 0
+  int64_t message_levels = 1;         // most TokenShares at a border of stages
 
   std::vector<OpShape> shapes;
   std::vector<Op> ops;
@@ -75,8 +102,35 @@ struct Program {
       kernel_parameters;  // per unit: the source of the kernels' copy; may be the same buffer
   std::vector<BufferId> adam_m, adam_v;  // per unit
 
-  int64_t bytes_of(const Buffer& buffer) const { return buffer.units * bytes[buffer.tensor]; }
+  int kinds() const { return 1 + static_cast<int>(more_kinds.size()); }
+  /// The kind of a layer, or of the ends if there is no such layer.
+  int kind_of_layer(int layer) const {
+    const auto at = static_cast<size_t>(layer);  // -1 is beyond all
+    return at < layer_kinds.size() ? layer_kinds[at] : 0;
+  }
+  /// The first kind with a share of the tokens. REQUIRES: there is one.
+  int kind_of_share(double share) const;
+  double share_of(int kind) const {
+    return kind == 0 ? 1 : more_kinds[static_cast<size_t>(kind - 1)].share;
+  }
+  const ModelSpec& model_of(int kind) const {
+    return kind == 0 ? model : more_kinds[static_cast<size_t>(kind - 1)].model;
+  }
+  const Lengths& lengths_of(int kind) const {
+    return kind == 0 ? lengths : more_kinds[static_cast<size_t>(kind - 1)].lengths;
+  }
+  const TensorBytes& table_of(int kind) const {
+    return kind == 0 ? bytes : more_kinds[static_cast<size_t>(kind - 1)].bytes;
+  }
+
+  int64_t bytes_of(const Buffer& buffer) const {
+    return buffer.units * table_of(buffer.kind)[buffer.tensor];
+  }
   int64_t bytes_of(BufferId id) const { return bytes_of(buffers[id]); }
+  /// The bytes of one row of a buffer.
+  int64_t row_bytes_of(BufferId id) const {
+    return table_of(buffers[id].kind).row[static_cast<int>(buffers[id].tensor)];
+  }
   /// The offset of this rank's shard of a state in `id`; 0 if the buffer is the shard itself.
   int64_t shard_offset_bytes(BufferId id) const;
   /// The offset of the rows of `chunk` in a buffer. REQUIRES: it has rows, and covers the chunk.
@@ -88,6 +142,10 @@ struct Program {
 
 /// The index in the whole sequence of the first token of `chunk` that this rank projects.
 int64_t first_own_token(const Program& program, int64_t chunk);
+/// The tokens of `chunk` that this rank projects in layers of a kind.
+TokenPositions own_tokens(const Program& program, int kind, int64_t chunk);
+/// The rows of a block on this rank in layers of kind `inner`, among those of `outer`.
+RowChoice rows_of_block(const Program& program, int inner, int outer);
 /// The index of the first token of run `run`, of Lengths::own_run() rows, of the rank's residual.
 int64_t first_token_of_run(const Program& program, int64_t run);
 
@@ -99,7 +157,8 @@ double loss_scale(const Program& program);
 int64_t world_ranks(const Program& program);
 
 /// The number of a message between stages, which no other message of a step to the same rank has.
-/// Its send, sent and receive have the same.
+/// Its send, sent and receive have the same. Messages of shared attention have it again once it has
+/// left.
 int64_t message_number(const Program& program, const Op& op);
 /// The rank of the world at the other end of a message.
 int64_t message_peer(const Program& program, const Op& op);
@@ -114,8 +173,8 @@ int64_t replicated_gradients(const Program& program, const OpShape& shape);
 /// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
 int64_t sent_bytes(const Program& program, const Op& op);
 
-/// Finds the first compute op of the first backward: the loss, or the first one after the next
-/// stage's gradient was received.
+/// Finds the first compute op of the first backward: the loss, or that of a share of the
+/// vocabulary, or the first one after the next stage's gradient was received.
 class FirstBackward {
  public:
   /// Whether `op`, of this shape, is that op. Call in program order until true.
@@ -141,10 +200,11 @@ struct StepRequest {
   int64_t mesh = 0, meshes = 1;  // ... and the mesh's place among those of a pipeline
   StageBoundary boundary = {};
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
+  VocabularyCut vocabulary = {};
 };
 
-/// Whether the step is one program. A pipeline has one for each rank, a model whose layers differ
-/// one for each kind of layer.
+/// Whether searches price the step as one program. A pipeline has one for each rank; of a model
+/// whose layers differ they add up a program for each kind of layer.
 inline bool is_one_program(const ModelSpec& model, const Strategy& strategy) {
   return model.uniform() && !strategy.parallel.has_pipeline();
 }
@@ -156,12 +216,37 @@ Program empty_program(const StepRequest& request);
 /// Deterministic. Throws bad_input if the strategy contradicts the length (validate()).
 Program build_program(const StepRequest& request);
 
+/// A part of attention that another rank computes for this one in one of its actions, or this rank
+/// for another: the queries of a slice with the keys of slices [first, first + slices), in the
+/// first `layers` layers that the action passes. The other does the same for its part meanwhile.
+struct SharedAttention {
+  Action own;
+  bool gives = false;  // it is of this rank's queries
+  int32_t mesh = 0;    // of the other rank
+  int32_t of = 0;      // the slice of the queries
+  int32_t first = 0, slices = 0;
+  int64_t layers = 0;
+};
+
+/// The end of messages of a cut vocabulary: what the rank has sent of a microbatch has left.
+struct SharedSent {
+  size_t before = 0;  // this action of its list
+  Tensor what = Tensor::count;
+  int32_t microbatch = 0;
+};
+
 /// The work of a rank of a pipeline: its stages, which together have the request's layers and ends,
-/// and its list of F, B, OPTIMIZER and the actions of messages, in which every microbatch passes
-/// every stage.
+/// and its list of F, B, I, W, R, OPTIMIZER and the actions of copies and messages, in which every
+/// microbatch passes every stage. With a cut vocabulary also S, T, E and G, which send and receive
+/// by themselves.
 struct RankOfPipeline {
   std::vector<StageLayers> stages;
   std::vector<Action> actions;
+  std::vector<double> shares = {};  // by action: of what F saves, what OFFLOAD moves; empty: all
+  std::vector<SharedAttention> shared = {};  // in the order of the list
+  std::vector<SharedSent> sent = {};         // in order
+  std::vector<int64_t> slice_tokens = {};    // of every slice, if there are several
+  int64_t message_levels = 1;                // as Program's
 };
 /// The same for a rank of a pipeline. Throws bad_input for actions that cannot be lowered.
 Program build_program(const StepRequest& request, const RankOfPipeline& rank);

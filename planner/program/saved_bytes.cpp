@@ -11,6 +11,27 @@ namespace {
 
 int tier_of(Saved where) { return where == Saved::host ? 1 : where == Saved::nvme ? 2 : 0; }
 
+int64_t covered(const SavedPolicy& policy, const ModelSpec& model, int64_t layers) {
+  const double share = std::ceil(policy.fraction * static_cast<double>(model.layers));
+  return std::min(layers, static_cast<int64_t>(share));
+}
+
+// Calls add(policy, tensor, units of a layer) for all that is saved but keys and values.
+template <class Add>
+void for_each_saved(const Strategy& s, const Lengths& lengths, int64_t slices, const Add& add) {
+  const int64_t all = s.parallel.pipeline.slices;
+  // A slice that passes again has more than keys and values only before its backward.
+  const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
+  const int64_t blocks = lengths.blocks() / all * whole;
+  const int64_t chunks = lengths.chunks() / all * whole;
+  add(input_policy(s), Tensor::x, blocks);
+  add(s.attention_out, Tensor::o, blocks);
+  add(s.attention_out, Tensor::lse, blocks);
+  add(s.mlp_input, Tensor::y, blocks);
+  add(s.mlp_inner, Tensor::inner, blocks);
+  add(s.qkv, Tensor::q, chunks * lengths.head_groups);
+}
+
 }  // namespace
 
 std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strategy& s,
@@ -18,25 +39,15 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
                                             int64_t kv_units, int64_t layers, int64_t slices) {
   std::array<int64_t, kTierCount> sum{};
   const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
-  const auto covered = [&](const SavedPolicy& policy) {
-    const double share = std::ceil(policy.fraction * static_cast<double>(model.layers));
-    return std::min(layers, static_cast<int64_t>(share));
-  };
-  const auto add = [&](const SavedPolicy& policy, int64_t of_layer) {
-    const int64_t away = covered(policy);
+  const auto add = [&](const SavedPolicy& policy, Tensor tensor, int64_t units) {
+    const int64_t away = covered(policy, model, layers), of_layer = units * unit(tensor);
     sum[0] += (layers - away) * of_layer;
     if (policy.where != Saved::recompute) sum[tier_of(policy.where)] += away * of_layer;
   };
+  for_each_saved(s, lengths, slices, add);
   const int64_t all = s.parallel.pipeline.slices;
-  // A slice that passes again has more than keys and values only before its backward.
-  const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
-  const int64_t blocks = lengths.blocks() / all * whole;
-  const int64_t chunks = lengths.chunks() / all * whole;
-  add(input_policy(s), blocks * unit(Tensor::x));
-  add(s.attention_out, blocks * (unit(Tensor::o) + unit(Tensor::lse)));
-  add(s.mlp_input, blocks * unit(Tensor::y));
-  add(s.mlp_inner, blocks * unit(Tensor::inner));
-  add(s.qkv, chunks * lengths.head_groups * unit(Tensor::q));
+  const int64_t chunks =
+      lengths.chunks() / all * (s.layer_input.where == Saved::recompute ? 1 : slices);
   if (all > 1) {
     // Resident ones are a buffer for each slice.
     const int64_t chunks_of_slice = lengths.chunks() / all;
@@ -45,10 +56,11 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
                                  : round_up(chunks_of_slice * bytes[Tensor::k], kArenaAlignment);
     sum[static_cast<int>(s.kv)] += layers * slices * 2 * of_slice;
   } else if (!streams_keys(s, lengths)) {
-    add(s.qkv, kv_units * 2 * unit(Tensor::k_all));
+    add(s.qkv, Tensor::k_all, kv_units * 2);
   } else {
     // Streamed keys and values stay where they are.
-    const int64_t kept = s.qkv.where == Saved::recompute ? layers - covered(s.qkv) : layers;
+    const bool again = s.qkv.where == Saved::recompute;
+    const int64_t kept = again ? layers - covered(s.qkv, model, layers) : layers;
     sum[static_cast<int>(s.kv)] += kept * chunks * 2 * unit(Tensor::k);
   }
   return sum;
@@ -61,6 +73,32 @@ std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request) {
   return saved_bytes(request.model, request.strategy, lengths, bytes,
                      kv_groups(request.model, lengths), request.model.layers,
                      request.strategy.parallel.pipeline.slices);
+}
+
+std::vector<SavedUnits> movable_units(const StepRequest& request, bool sliced) {
+  const Strategy& s = request.strategy;
+  const ModelSpec& model = request.model;
+  const Lengths lengths = lengths_of(s, request.sequence);
+  const TensorBytes bytes =
+      tensor_bytes(model, lengths, s, request.dtype, request.compute_capability);
+  std::vector<SavedUnits> all;
+  const auto add = [&](const SavedPolicy& policy, Tensor tensor, int64_t units) {
+    const int64_t stay = policy.where == Saved::keep
+                             ? model.layers
+                             : model.layers - covered(policy, model, model.layers);
+    if (stay * units * bytes[tensor] == 0) return;
+    all.push_back({tensor, stay * units, stay * units * round_up(bytes[tensor], kArenaAlignment)});
+  };
+  for_each_saved(s, lengths, 1, add);
+  if (sliced) return all;
+  if (!streams_keys(s, lengths)) {
+    add(s.qkv, Tensor::k_all, kv_groups(model, lengths));
+    add(s.qkv, Tensor::v_all, kv_groups(model, lengths));
+  } else if (s.kv == Tier::device) {
+    add(s.qkv, Tensor::k, lengths.chunks());
+    add(s.qkv, Tensor::v, lengths.chunks());
+  }
+  return all;
 }
 
 int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths,

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "planner/program/program.h"
 
@@ -16,6 +17,19 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
                                             int64_t kv_units, int64_t layers, int64_t slices);
 /// The same for all layers of a program.
 std::array<int64_t, kTierCount> saved_bytes(const StepRequest& request);
+
+/// Units of one tensor in all layers of a program, and their bytes with arena alignment.
+struct SavedUnits {
+  Tensor tensor;
+  int64_t units, bytes;
+};
+/// What the forward of a program of one stage, without its pipeline, leaves on the device and
+/// OFFLOAD moves. `sliced`: the program is that of a slice, whose keys and values stay.
+std::vector<SavedUnits> movable_units(const StepRequest& request, bool sliced);
+/// Whether no layer keeps attention's output.
+inline bool recomputes_all_attention(const Strategy& strategy) {
+  return strategy.attention_out == SavedPolicy{Saved::recompute, 1};
+}
 
 /// Bytes, with arena alignment, that a layer keeps from the gradients of its inputs to those of its
 /// weights, on all tiers together.

@@ -43,6 +43,8 @@ constexpr bool has_scattered_rows(Tensor tensor) {
     case Tensor::dx:
     case Tensor::h_own:
     case Tensor::sum_own:
+    case Tensor::vocabulary_terms:
+    case Tensor::vocabulary_gradient:
       return true;
     default:
       return false;
@@ -102,6 +104,8 @@ std::string_view name_of(Tensor tensor) {
                                                "dh",
                                                "h",
                                                "sum",
+                                               "vocabulary terms",
+                                               "vocabulary gradient",
                                                "part",
                                                "dx",
                                                "o",
@@ -133,6 +137,7 @@ std::string_view name_of(Tensor tensor) {
                                                "mlp workspace",
                                                "mlp workspace",
                                                "loss workspace",
+                                               "vocabulary workspace",
                                                "mlp backward workspace",
                                                "mlp backward workspace",
                                                "mlp backward workspace",
@@ -237,6 +242,8 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(kv_share * element, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
   rows(d * element, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
+  rows(kVocabularyTerms * f32, {vocabulary_terms});
+  rows(2 * d * element, {vocabulary_gradient});
   rows(attention * element, {o, d_o});
   rows(attention / shares * element, {q, o_heads, d_o_heads});
   rows(heads * f32, {delta_own});
@@ -286,6 +293,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_mlp_forward) = ws.mlp_forward;
   at(ws_mlp_forward_saving) = ws.mlp_forward_saving;
   at(ws_loss) = ws.loss;
+  at(ws_vocabulary) = ws.vocabulary;
   at(ws_mlp_backward) = ws.mlp_backward;
   at(ws_mlp_backward_saved) = ws.mlp_backward_saved;
   at(ws_mlp_backward_input) = ws.mlp_backward_input;

@@ -67,7 +67,11 @@ enum class Tensor : uint8_t {
   h,
   dh,  // [b/U, d] norm, its gradient
   h_own,
-  sum_own,  // [b/T, d] norm; the sum of all ranks' parts
+  sum_own,           // [b/UT, d] norm; the sum of all ranks' parts, of tokens or of the vocabulary
+  vocabulary_terms,  // float32 [b/UT, 3] of the softmax over shares of the vocabulary: maximum, sum
+                     // of exponentials, the label's logit or 0
+  vocabulary_gradient,  // [b/UT, 2d] of a share: the sum of its output rows, weighted by the
+                        // exponentials; the label's row or 0
   part,
   dx_all,  // [b, d] this rank's part of such a sum; dx of all tokens
   o,
@@ -101,6 +105,7 @@ enum class Tensor : uint8_t {
   ws_mlp_forward,
   ws_mlp_forward_saving,
   ws_loss,
+  ws_vocabulary,
   ws_mlp_backward,
   ws_mlp_backward_saved,
   ws_mlp_backward_input,
@@ -190,6 +195,9 @@ GroupHeads group_heads(const ModelSpec& model, const Lengths& lengths);
 /// The number of distinct K,V over the head groups: neighbouring groups share K,V heads if a rank
 /// has fewer of them than groups.
 int64_t kv_groups(const ModelSpec& model, const Lengths& lengths);
+
+/// Columns of vocabulary_terms.
+inline constexpr int64_t kVocabularyTerms = 3;
 
 /// Bytes of one unit of every tensor.
 struct TensorBytes {

@@ -36,6 +36,11 @@ inline constexpr TensorSet grads{grads_layer};
 // The residual is updated in place, and its gradient overwrites it.
 inline constexpr TensorSet residual{x, y};
 inline constexpr TensorSet gradient{x, y, dx};
+// What ranks that share attention send each other.
+inline constexpr TensorSet of_attention{q,         k,     v,           o,  o_heads, o_sum, lse,
+                                        d_o_heads, delta, delta_heads, dq, dk,      dv};
+// What ranks with shares of the vocabulary exchange besides.
+inline constexpr TensorSet shared{h_own, sum_own, vocabulary_terms, vocabulary_gradient};
 inline constexpr TensorSet all_params{params_embedding, params_layer, params_head};
 inline constexpr TensorSet all_grads{grads_embedding, grads_layer, grads_head};
 inline constexpr TensorSet param_shards{params_embedding_shard, params_layer_shard,

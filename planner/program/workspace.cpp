@@ -81,6 +81,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.mlp_forward = bytes(mlp_rows, normed + w + f);
   ws.mlp_forward_saving = bytes(mlp_rows, normed + f);
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
+  ws.vocabulary = bytes(loss_rows, m.vocab);
   ws.mlp_backward = bytes(mlp_rows, normed + w + f);
   ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
   ws.mlp_backward_input = bytes(mlp_rows, f);

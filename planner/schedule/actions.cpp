@@ -10,15 +10,26 @@ namespace longspan {
 namespace {
 
 constexpr std::array<std::string_view, kActionKindCount> kWords = {
-    "F",        "B",           "I",           "W",           "R",
-    "S",        "T",           "SEND_F",      "RECV_F",      "SEND_B",
-    "RECV_B",   "WAIT_SEND_F", "WAIT_SEND_B", "OFFLOAD",     "AWAIT",
-    "RELOAD",   "UNSHARD",     "RESHARD",     "REDUCE_GRAD", "WAIT_REDUCE_GRAD",
+    "F",           "B",
+    "I",           "W",
+    "R",           "S",
+    "T",           "E",
+    "G",           "SEND_F",
+    "RECV_F",      "SEND_B",
+    "RECV_B",      "WAIT_SEND_F",
+    "WAIT_SEND_B", "OFFLOAD",
+    "AWAIT",       "RELOAD",
+    "UNSHARD",     "RESHARD",
+    "REDUCE_GRAD", "WAIT_REDUCE_GRAD",
     "OPTIMIZER"};
 
 }  // namespace
 
-bool is_compute(ActionKind kind) { return kind <= ActionKind::vocabulary_backward; }
+bool is_compute(ActionKind kind) { return kind <= ActionKind::embedding_backward; }
+
+bool of_vocabulary(ActionKind kind) {
+  return ActionKind::vocabulary_forward <= kind && kind <= ActionKind::embedding_backward;
+}
 
 bool has_microbatch(ActionKind kind) { return kind < ActionKind::unshard; }
 

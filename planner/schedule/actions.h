@@ -23,6 +23,8 @@ enum class ActionKind : uint8_t {
   recompute,            ///< R: F again, before a backward whose F has kept only its input
   vocabulary_forward,   ///< S: logits and softmax of the rank's share of the vocabulary
   vocabulary_backward,  ///< T: the gradients of that share
+  embedding_forward,    ///< E: the rows of the rank's share of the embedding
+  embedding_backward,   ///< G: their gradients
   send_forward,         ///< SEND_F, named after the sending stage
   recv_forward,         ///< RECV_F, named after the receiving stage
   send_backward,        ///< SEND_B
@@ -42,7 +44,7 @@ inline constexpr int kActionKindCount = static_cast<int>(ActionKind::optimizer) 
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int32_t stage = 0;  ///< counted from 0 over the whole model; for S and T the rank
+  int32_t stage = 0;  ///< counted from 0 over the whole model; of_vocabulary(): the rank
   int32_t microbatch = 0;
   int32_t slice = 0;
   bool with_next = false;  ///< runs as one with the next action of the list
@@ -50,8 +52,16 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// Whether the kind occupies the rank's compute units: F, I, W, B, R, S, T.
+/// Whether the kind occupies the rank's compute units: F, I, W, B, R, S, T, E, G.
 bool is_compute(ActionKind kind);
+
+/// Whether it is part of a copy to the host or back: OFFLOAD, RELOAD.
+inline bool is_copy(ActionKind kind) {
+  return kind == ActionKind::offload || kind == ActionKind::reload;
+}
+/// Whether it works on a rank's share of a cut vocabulary: S, T, E, G. These are often much
+/// shorter than others.
+bool of_vocabulary(ActionKind kind);
 
 /// Whether actions of this kind belong to a microbatch: all but UNSHARD and the kinds after it.
 bool has_microbatch(ActionKind kind);

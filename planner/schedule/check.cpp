@@ -75,10 +75,6 @@ class Units {
   }
 
  private:
-  static bool of_vocabulary(Kind kind) {
-    return kind == Kind::vocabulary_forward || kind == Kind::vocabulary_backward;
-  }
-
   Unit& unit(int32_t stage, int32_t m, int32_t slice) {
     return units_[(int64_t{stage} * s_.microbatches + m) * s_.slices + slice];
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "planner/schedule/attention_shares.h"
 
 namespace longspan {
 namespace {
@@ -15,17 +16,16 @@ const T& by_stage(const std::vector<T>& table, const Schedule& schedule, int32_t
 
 size_t place_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   const auto slices = static_cast<size_t>(schedule.slices);
+  if (costs.sharing_ranks > 0) {
+    const int32_t ranks = costs.sharing_ranks;
+    const int32_t row = action.stage % ranks + (meets_few(schedule, action, ranks) ? ranks : 0);
+    return action.slice + slices * static_cast<size_t>(row);
+  }
   return action.slice + (costs.shares.size() == slices ? 0 : slices * action.microbatch);
 }
 
 SliceShare share_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
-  if (!costs.shares.empty()) {
-    Action shared = action;
-    if (costs.sharing_ranks > 0) {
-      shared.slice = (action.slice + action.stage % costs.sharing_ranks) % schedule.slices;
-    }
-    return costs.shares[place_of(schedule, costs, shared)];
-  }
+  if (!costs.shares.empty()) return costs.shares[place_of(schedule, costs, action)];
   const double part = 1.0 / schedule.slices;
   return {part, part, part};
 }
@@ -103,17 +103,34 @@ ScheduleCosts attention_apart_costs(int32_t ranks, int32_t layers, const StageTi
   return costs;
 }
 
-double part_offloaded(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
-  if (!schedule.adaptive_offload) return 1;
-  Action next{ActionKind::forward, action.stage, action.microbatch, action.slice + 1};
-  if (next.slice == schedule.slices) {
-    next.slice = 0;
-    next.microbatch = std::min(action.microbatch + 1, schedule.microbatches - 1);
+double ScheduleCosts::message(const Action& from, const Action& to) const {
+  const bool shares = of_vocabulary(from.kind) || of_vocabulary(to.kind);
+  if (!shares || !vocabulary_messages) return message(from.stage, to.stage);
+  if (from.kind != ActionKind::vocabulary_forward) return vocabulary_messages->hidden;
+  return of_vocabulary(to.kind) ? vocabulary_messages->terms : vocabulary_messages->gradient;
+}
+
+std::vector<double> shares_that_forwards_hide(const Schedule& schedule,
+                                              const ScheduleCosts& costs) {
+  check_costs(schedule, costs);
+  std::vector<double> shares;
+  for (int32_t stage = 0; stage < schedule.all_stages(); ++stage) {
+    for (int32_t microbatch = 0; microbatch < schedule.microbatches; ++microbatch) {
+      for (int32_t slice = 0; slice < schedule.slices; ++slice) {
+        const Action own{ActionKind::offload, stage, microbatch, slice};
+        Action next{ActionKind::forward, stage, microbatch, slice + 1};
+        if (next.slice == schedule.slices) {
+          next.slice = 0;
+          next.microbatch = std::min(microbatch + 1, schedule.microbatches - 1);
+        }
+        const double whole =
+            costs.times_of(schedule, stage).offload * share_of(schedule, costs, own).weight;
+        const double hidden = duration_of(schedule, costs, next);
+        shares.push_back(hidden >= whole ? 1 : hidden / whole);
+      }
+    }
   }
-  const double whole =
-      costs.times_of(schedule, action.stage).offload * share_of(schedule, costs, action).weight;
-  const double hidden = duration_of(schedule, costs, next);
-  return hidden >= whole ? 1 : hidden / whole;
+  return shares;
 }
 
 double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
@@ -139,10 +156,14 @@ double duration_of(const Schedule& schedule, const ScheduleCosts& costs, const A
       return t.vocabulary_forward * share.weight;
     case ActionKind::vocabulary_backward:
       return t.vocabulary_backward * share.weight;
+    case ActionKind::embedding_forward:
+      return t.embedding_forward * share.weight;
+    case ActionKind::embedding_backward:
+      return t.embedding_backward * share.weight;
     case ActionKind::offload:
-      return t.offload * share.weight * part_offloaded(schedule, costs, action);
+      return t.offload * share.weight * schedule.offloaded_share(action);
     case ActionKind::reload:
-      return t.reload * share.weight * part_offloaded(schedule, costs, action);
+      return t.reload * share.weight * schedule.offloaded_share(action);
     default:
       return 0;  // exchanges do not occupy the rank; their dependents wait `communication`
   }
@@ -177,9 +198,12 @@ int64_t slice_of(const Schedule& schedule, const ScheduleCosts& costs, const Act
 void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_count(costs.times.size(), schedule.stages, 1, "stages' times");
   check_count(costs.memory.size(), schedule.stages, 1, "stages' memory");
+  if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (!costs.shares.empty()) {
-    check_count(costs.shares.size(), schedule.slices,
-                int64_t{schedule.microbatches} * schedule.slices, "slices");
+    const bool by_rank = costs.sharing_ranks > 0;
+    const int64_t rows = by_rank ? 2 * int64_t{costs.sharing_ranks} : schedule.microbatches;
+    check_count(costs.shares.size(), by_rank ? rows * schedule.slices : schedule.slices,
+                rows * schedule.slices, "slices");
   }
   check_number(costs.communication, "communication time");
   if (!costs.messages.empty()) {
@@ -189,11 +213,11 @@ void check_costs(const Schedule& schedule, const ScheduleCosts& costs) {
   check_number(costs.sending, "time that sending stops a rank");
   check_number(costs.hidden, "share hidden in overlapped pairs");
   if (costs.hidden > 1) throw bad_input("no more than all (1) can be hidden in overlapped pairs");
-  if (costs.sharing_ranks < 0) throw bad_input("slices cannot be shared by fewer ranks than none");
   if (costs.ranks_per_channel < 1) throw bad_input("a copy channel serves at least one rank");
   for (const StageTimes& t : costs.times) {
-    for (const double time : {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward,
-                              t.vocabulary_backward, t.offload, t.reload}) {
+    for (const double time :
+         {t.forward, t.input, t.weight, t.recompute, t.vocabulary_forward, t.vocabulary_backward,
+          t.embedding_forward, t.embedding_backward, t.offload, t.reload}) {
       check_number(time, "time of an action");
     }
   }

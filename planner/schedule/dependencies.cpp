@@ -112,6 +112,7 @@ class Linker {
       case Kind::forward:
         if (a.slice > 0) wait(a, Kind::forward, a.stage, a.slice - 1);
         if (!s_.is_first(a.stage)) receive(a, Kind::forward, a.stage - 1);
+        if (s_.is_first(a.stage)) wait_for_others(a, Kind::embedding_forward);
         break;
       case Kind::backward:
       case Kind::backward_input:
@@ -152,6 +153,9 @@ class Linker {
         break;
       case Kind::vocabulary_backward:
         wait_for_all(a, Kind::vocabulary_forward);
+        break;
+      case Kind::embedding_backward:
+        wait(a, Kind::backward_input, 0, a.slice);
         break;
       default:
         break;
@@ -212,6 +216,14 @@ class Linker {
   void wait_for_all(const Action& a, Kind kind) {
     for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
       wait(a, kind, static_cast<int32_t>(rank), a.slice);
+    }
+  }
+
+  // Waits for the action of all ranks that have one.
+  void wait_for_others(const Action& a, Kind kind) {
+    for (size_t rank = 0; rank < s_.ranks.size() && index_.any(kind); ++rank) {
+      const auto stage = static_cast<int32_t>(rank);
+      if (index_.find(kind, stage, a, a.slice) >= 0) wait(a, kind, stage, a.slice);
     }
   }
 

@@ -9,6 +9,8 @@
 //   T            : every rank's S
 //   I, B of the last stage with a cut vocabulary: every rank's S, or every rank's T if
 //                input_gradient_in_t
+//   F of the first stage: every rank's E, if there is any
+//   G            : I or B of the first stage
 // If ranks share an action, its dependents wait for all parts; later actions of a rank on the same
 // microbatch and slice wait for the rank's own part. Explicit exchanges come in between: F waits
 // for RECV_F and for its SEND_F. The message travels from SEND_F on, whenever RECV_F is posted, and

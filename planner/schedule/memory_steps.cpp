@@ -56,7 +56,7 @@ std::pair<int64_t, int32_t> peak_memory(const Schedule& schedule, const LinkedAc
     const auto part = [&](int64_t whole) { return slice_of(schedule, costs, a, whole); };
     const auto away = [&] {
       return static_cast<int64_t>(static_cast<double>(part(m.offloaded)) *
-                                  part_offloaded(schedule, costs, a));
+                                  schedule.offloaded_share(a));
     };
     switch (a.kind) {
       case Kind::forward: {

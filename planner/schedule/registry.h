@@ -23,13 +23,18 @@ struct ScheduleFamily {
   bool attention_apart = false;
   bool takes_memory_limit = false;  ///< adapts to ScheduleRequest::memory_limit
   bool cuts_vocabulary = false;     ///< embedding and output layer are cut over all ranks
-  /// Whether plans may use it. False if it offloads or recomputes by itself, copies the model, or
-  /// has parts of a layer on several ranks.
+  bool gradient_in_t = false;       ///< and T computes the gradient of the output, not S
+  bool offloads = false;            ///< its lists copy what forwards save to the host and back
+  bool recomputes = false;          ///< its lists repeat forwards before their backward
+  /// Whether plans may use it. False if it copies the model, or has parts of a layer on several
+  /// ranks.
   bool plannable = true;
   /// Ranks working on slices of the same sequence divide their attention among them
   /// (planner/pipeline/attention_exchange.h).
   bool exchanges_attention = false;
-  bool dominated = false;  ///< another family is mostly as fast in less memory; only on request
+  /// Only on request: another family is mostly as fast in less memory, or with the knobs of a plan,
+  /// which offload and recompute tensor by tensor.
+  bool dominated = false;
   /// Throws bad_input if the family has no schedule for the request, naming the numbers that it
   /// supports.
   Schedule (*generate)(const ScheduleRequest& request) = nullptr;

@@ -22,8 +22,9 @@ struct Schedule {
   int32_t slices = 1;        ///< of a microbatch's sequence
   /// With a cut vocabulary: the last stage's backward waits for every T, not only every S.
   bool input_gradient_in_t = false;
-  /// A slice offloads only as much as the forward of the next slice hides.
-  bool adaptive_offload = false;
+  /// By stage, microbatch and slice: the share of what F saves that OFFLOAD moves, 0 to 1. Empty:
+  /// all of it.
+  std::vector<double> offloaded_shares;
   /// Ranks also run stages whose parameters they do not own: microbatches and slices of one stage,
   /// or parts of them, may be on different ranks.
   bool moving_stages = false;
@@ -39,6 +40,12 @@ struct Schedule {
   bool is_last(int32_t stage) const { return stage % stages == stages - 1; }
   /// By stage: the rank that runs its forwards. REQUIRES: stages do not move.
   std::vector<int32_t> ranks_of_stages() const;
+  /// The share of what F of the action's stage, microbatch and slice saves that OFFLOAD moves.
+  double offloaded_share(const Action& a) const {
+    if (offloaded_shares.empty()) return 1;
+    const int64_t before = (int64_t{a.stage} * microbatches + a.microbatch) * slices;
+    return offloaded_shares[static_cast<size_t>(before + a.slice)];
+  }
 };
 
 }  // namespace longspan

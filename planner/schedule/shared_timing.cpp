@@ -1,6 +1,8 @@
 #include "planner/schedule/shared_timing.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <limits>
 #include <vector>
 
@@ -26,33 +28,75 @@ class SharedMachine {
     double now = 0;
     while (true) {
       for (size_t rank = 0; rank < ranks_.size(); ++rank) begin_if_ready(rank, now);
-      const auto running = std::count_if(ranks_.begin(), ranks_.end(),
-                                         [](const Rank& rank) { return rank.left >= 0; });
-      const double speed = running == 0 ? 1 : costs_.speeds[static_cast<size_t>(running - 1)];
+      const auto computing = std::count_if(ranks_.begin(), ranks_.end(),
+                                           [](const Rank& rank) { return rank.left >= 0; });
+      const double of_machine = costs_.speeds.empty() || computing == 0
+                                    ? 1
+                                    : costs_.speeds[static_cast<size_t>(computing - 1)];
       double until = kNever;
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-        const Rank& own = ranks_[rank];
-        until = std::min(until, own.left >= 0 ? now + own.left / speed : start_of(rank));
+        Rank& own = ranks_[rank];
+        own.speed = of_machine * speed_of_computation(own);
+        own.copy_speed = speed_of_copies(own);
+        until = std::min(until, own.left >= 0 ? now + own.left / own.speed : start_of(rank));
+        for (const Channel& channel : own.channels) {
+          if (channel.left >= 0) until = std::min(until, now + channel.left / own.copy_speed);
+        }
       }
       if (until == kNever) return std::move(timing_);
+      until = std::max(until, now);
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
         Rank& own = ranks_[rank];
-        if (own.left < 0) continue;
-        // Compared as it was computed above, so that the first to end does end.
-        const bool ends = now + own.left / speed <= until;
-        own.left -= (until - now) * speed;
-        if (ends) end(rank, until);
+        for (Channel& channel : own.channels) {
+          if (passes(channel.left, own.copy_speed, now, until)) end_copy(channel, until);
+        }
+        if (passes(own.left, own.speed, now, until)) end(rank, until);
       }
       now = until;
     }
   }
 
  private:
+  // Copies in one direction, or in both, one after another.
+  struct Channel {
+    std::deque<int32_t> requested;  // the first one runs if `left` >= 0
+    double left = -1;
+  };
   struct Rank {
     int32_t next = 0, end = 0;
-    double left = -1;  // of the running action; < 0: none runs
+    double left = -1;  // of the running computation; < 0: none runs
     double free_at = 0;
+    std::array<Channel, 2> channels;
+    double speed = 1, copy_speed = 1;  // now
   };
+
+  static int copies_of(const Rank& rank) {
+    return static_cast<int>(std::count_if(rank.channels.begin(), rank.channels.end(),
+                                          [](const Channel& c) { return c.left >= 0; }));
+  }
+
+  double speed_of_computation(const Rank& rank) const {
+    const int copies = copies_of(rank);
+    return copies == 0   ? 1
+           : copies == 1 ? costs_.copy_speeds.compute
+                         : costs_.copy_speeds.compute_both;
+  }
+
+  double speed_of_copies(const Rank& rank) const {
+    const bool both = copies_of(rank) == 2;
+    if (rank.left < 0) return both ? costs_.copy_speeds.both_alone : 1;
+    return both ? costs_.copy_speeds.copy_both : costs_.copy_speeds.copy;
+  }
+
+  // Whether what has `left` to do, if it runs, ends by `until`. Compared as it was computed in
+  // run(), so that the first to end does end.
+  static bool passes(double& left, double speed, double now, double until) {
+    if (left < 0) return false;
+    const bool ends = now + left / speed <= until;
+    left -= (until - now) * speed;
+    if (!ends) left = std::max(left, 0.0);
+    return ends;
+  }
 
   // When the rank's next action can start; never, as far as is known, if it waits for one that has
   // not ended.
@@ -63,8 +107,7 @@ class SharedMachine {
     for (const Wait& wait : linked_.waits_of(own.next)) {
       const double end = timing_.ends[wait.action];
       if (end < 0) return kNever;
-      const double delay =
-          costs_.message(linked_.actions[wait.action].stage, linked_.actions[own.next].stage);
+      const double delay = costs_.message(linked_.actions[wait.action], linked_.actions[own.next]);
       start = std::max(start, wait.delayed ? end + delay : end);
     }
     return start;
@@ -72,12 +115,50 @@ class SharedMachine {
 
   void begin_if_ready(size_t rank, double now) {
     Rank& own = ranks_[rank];
-    // Actions without a duration, as that of the optimizer, end at once.
-    while (own.left < 0 && start_of(rank) <= now) {
-      timing_.starts[own.next] = now;
-      own.left = duration_of(s_, costs_, linked_.actions[own.next]);
-      if (own.left == 0) end(rank, now);
+    for (bool more = true; more;) {
+      more = begin_copies(own, now);
+      // A rank requests a copy and continues; only the copy waits.
+      while (own.left < 0 && own.next < own.end && is_copy(linked_.actions[own.next].kind)) {
+        const bool second =
+            costs_.both_ways && linked_.actions[own.next].kind == ActionKind::reload;
+        own.channels[second ? 1 : 0].requested.push_back(own.next++);
+        more = true;
+      }
+      // Actions without a duration, as that of the optimizer, end at once.
+      while (own.left < 0 && start_of(rank) <= now && !is_copy(linked_.actions[own.next].kind)) {
+        timing_.starts[own.next] = now;
+        own.left = duration_of(s_, costs_, linked_.actions[own.next]);
+        if (own.left == 0) end(rank, now);
+        more = true;
+      }
     }
+  }
+
+  // Starts the first copies requested if what they wait for is done. Returns whether one has ended.
+  bool begin_copies(Rank& own, double now) {
+    bool ended = false;
+    for (Channel& channel : own.channels) {
+      while (channel.left < 0 && !channel.requested.empty()) {
+        const int32_t action = channel.requested.front();
+        const auto waits = linked_.waits_of(action);
+        if (std::any_of(waits.begin(), waits.end(),
+                        [&](const Wait& wait) { return timing_.ends[wait.action] < 0; })) {
+          break;
+        }
+        timing_.starts[action] = now;
+        channel.left = duration_of(s_, costs_, linked_.actions[action]);
+        if (channel.left > 0) break;
+        end_copy(channel, now);
+        ended = true;
+      }
+    }
+    return ended;
+  }
+
+  void end_copy(Channel& channel, double now) {
+    timing_.ends[channel.requested.front()] = now;
+    channel.requested.pop_front();
+    channel.left = -1;
   }
 
   void end(size_t rank, double now) {

@@ -1,7 +1,8 @@
-// The times of a schedule whose ranks are shares of one machine. Internal to planner/schedule.
+// The times of a schedule whose actions slow each other down. Internal to planner/schedule.
 //
-// As many ranks as compute at a time share the machine's processors, so an action's speed changes
-// whenever another rank begins or ends one. The rules are otherwise those of timing.h.
+// Ranks that are shares of one machine divide its processors, and a rank computes and copies at the
+// same time, so an action's speed changes whenever another begins or ends. The rules are otherwise
+// those of timing.h.
 #pragma once
 
 #include "planner/schedule/timing.h"
@@ -9,7 +10,8 @@
 namespace longspan {
 
 /// Starts and ends of all actions, and of each rank its start, end and busy time. An action that
-/// never becomes ready ends at -1. REQUIRES: costs.speeds has a number for each rank.
+/// never becomes ready ends at -1. REQUIRES: costs.speeds is empty or has a number for each rank;
+/// every rank has its own channels; no action runs as one with another, and sending is free.
 ScheduleTiming shared_times(const Schedule& schedule, const LinkedActions& linked,
                             const ScheduleCosts& costs);
 

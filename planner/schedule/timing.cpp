@@ -13,8 +13,6 @@
 namespace longspan {
 namespace {
 
-bool is_copy(ActionKind kind) { return kind == ActionKind::offload || kind == ActionKind::reload; }
-
 // The figures that follow from the times of the actions.
 void summarise(const Schedule& schedule, const LinkedActions& linked, const ScheduleCosts& costs,
                ScheduleTiming& timing) {
@@ -77,7 +75,7 @@ class Simulation {
   }
 
   double delay(int32_t from, int32_t to) const {
-    return costs_.message(linked_.actions[from].stage, linked_.actions[to].stage);
+    return costs_.message(linked_.actions[from], linked_.actions[to]);
   }
 
   // A channel with both ways uses its second one for RELOAD.
@@ -205,12 +203,17 @@ ScheduleTiming simulate(const Schedule& schedule, const LinkedActions& linked,
                         const ScheduleCosts& costs) {
   check_costs(schedule, costs);
   if (schedule.ranks.empty()) throw bad_input("a schedule of no ranks has no times");
-  if (costs.speeds.empty()) return Simulation(schedule, linked, costs).run();
+  // Otherwise an action's duration is known when it starts.
+  const bool slowed = !(costs.copy_speeds == CopySpeeds{}) &&
+                      std::any_of(linked.actions.begin(), linked.actions.end(),
+                                  [](const Action& a) { return is_copy(a.kind); });
+  if (costs.speeds.empty() && !slowed) return Simulation(schedule, linked, costs).run();
   ScheduleTiming timing = shared_times(schedule, linked, costs);
   if (std::any_of(timing.ends.begin(), timing.ends.end(), [](double end) { return end < 0; })) {
-    // Without sharing, the same ranks wait for each other.
+    // At equal speeds, the same ranks wait for each other.
     ScheduleCosts alone = costs;
     alone.speeds.clear();
+    alone.copy_speeds = {};
     return Simulation(schedule, linked, alone).run();
   }
   summarise(schedule, linked, costs, timing);

@@ -11,7 +11,7 @@ namespace longspan {
 
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool>;
   std::map<Key, std::pair<double, RankLayout>> least;
   std::vector<RankLayout> found;
   for (const RankLayout& layout : all) {
@@ -22,8 +22,8 @@ std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
     }
     const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.microbatches);
     if (!held) continue;
-    const Key key = {p.pipeline.stages, p.pipeline.slices, p.data, p.tensor, p.ring,
-                     p.ulysses,         held->splits};
+    const Key key = {p.pipeline.stages, p.pipeline.slices, p.data,        p.tensor, p.ring,
+                     p.ulysses,         held->splits,      held->offloads};
     const auto [it, fresh] = least.try_emplace(key, held->microbatches, layout);
     if (fresh) continue;
     auto& [least_held, other] = it->second;

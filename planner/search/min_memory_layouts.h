@@ -9,10 +9,10 @@
 namespace longspan {
 
 /// Groups pipeline layouts that differ only in their schedule. Of each group it returns at most
-/// two, those with the fewest microbatches in flight: one that splits the backward, and one that
-/// does not and may recompute. Ties go to a layout with vocabulary parallelism. Layouts without a
-/// pipeline are all returned. Layouts whose schedule does not support their stages, slices and
-/// microbatches are dropped.
+/// four, those with the fewest microbatches in flight: one that splits the backward, and one that
+/// does not and may recompute; and of both one that copies to the host and one that does not. Ties
+/// go to a layout with vocabulary parallelism. Layouts without a pipeline are all returned. Layouts
+/// whose schedule does not support their stages, slices and microbatches are dropped.
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all);
 

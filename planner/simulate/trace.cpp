@@ -103,10 +103,10 @@ void add_messages(EventList& events, const Program& program, const Timeline& tim
     // An end of an arrow is within its span. A receive that waits ends when the message is there.
     constexpr double kResolution = 1e-3;
     const double at = leaves ? span.start : span.start + std::max(0.0, span.duration - kResolution);
-    events.add(R"("ph":"{}","bp":"e","id":"{}-{}-{}","name":"message","cat":"message","tid":{},)"
+    events.add(R"("ph":"{}","bp":"e","id":"{}-{}-{}{}","name":"message","cat":"message","tid":{},)"
                R"("ts":{:.3f})",
-               leaves ? "s" : "f", leaves ? rank : peer, leaves ? peer : rank, number, track_of(op),
-               at);
+               leaves ? "s" : "f", leaves ? rank : peer, leaves ? peer : rank, number,
+               op.serial < 0 ? "" : fmt::format("-{}", op.serial), track_of(op), at);
   }
 }
 

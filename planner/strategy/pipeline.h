@@ -3,8 +3,8 @@
 //
 // The pipeline is the outermost dimension: each of its ranks stands for the mesh of one stage, data
 // x tensor x ring x ulysses (parallel_layout.h). Its schedule is one of planner/schedule, by name.
-// Schedules that cut the vocabulary (1f1b-vocab-1, 1f1b-vocab-2) distribute embedding and output
-// layer to all stages; the others keep them at the ends. In place of a family's name a pipeline may
+// Schedules that cut the vocabulary (1f1b-vocab-1, ...) distribute embedding and output layer to
+// all ranks; the others keep them at the ends. In place of a family's name a pipeline may
 // have the lists themselves: of a solver, or of another tool. A Pipeline is a plain value, part of
 // a ParallelLayout.
 #pragma once

@@ -67,7 +67,9 @@ std::string nearest_divisors(int64_t whole, int64_t wanted) {
 }
 
 bool fits_tensor(const ModelSpec& model, int64_t degree) {
-  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0;
+  const auto fits = [&](const LayerRun& run) { return run.ffn % degree == 0; };
+  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0 &&
+         std::all_of(model.runs.begin(), model.runs.end(), fits);
 }
 
 constexpr auto kChecks = std::to_array<Check>({

@@ -55,10 +55,24 @@ std::string pipeline_plan(const TemporaryFolder& folder) {
       {"--pipeline", "2", "--ulysses", "2", "--micro-batches", "4", "--schedule", "1f1b"});
 }
 
+std::string offloading_plan(const TemporaryFolder& folder) {
+  return make_ranks_plan(folder, 4,
+                         {"--pipeline", "2", "--ulysses", "2", "--micro-batches", "2", "--schedule",
+                          "sppo", "--slices", "4"},
+                         "512");
+}
+
+std::string sharing_plan(const TemporaryFolder& folder) {
+  return make_ranks_plan(folder, 4,
+                         {"--pipeline", "2", "--ulysses", "2", "--slices", "4", "--micro-batches",
+                          "2", "--schedule", "slimpipe"},
+                         "512");
+}
+
 }  // namespace
 
 TEST_CASE("mpirun trains the same bits as threads, and one process prints") {
-  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan);
+  const auto plan_in = GENERATE(ulysses_plan, pipeline_plan, offloading_plan, sharing_plan);
   const TemporaryFolder folder;
   const std::string plan = plan_in(folder);
   INFO(plan);

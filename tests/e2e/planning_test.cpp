@@ -81,7 +81,7 @@ TEST_CASE("--set replaces a figure of the hardware as the flag for it does") {
         longest("--device-memory", "32MiB"));
 }
 
-TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some not run") {
+TEST_CASE("plan: a pipeline is planned, written, simulated and explained") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "plan.yaml";
   const json planned =
@@ -107,12 +107,6 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
   for (const char* verb : {"simulate", "explain"}) {
     CHECK(longspan_json({verb, edited}).at("predicted") == simulated.at("predicted"));
   }
-  const std::string shared = folder.path() / "shared.yaml";
-  CHECK(longspan({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq", "64K",
-                  "--pipeline", "4", "--schedule", "slimpipe", "--gap", "50%", "-o", shared})
-            .status == 0);
-  check_refused(longspan({"run", shared}), 2,
-                {"pipeline 4 (slimpipe", "does not run", "--pipeline 1"});
   const std::string trace = folder.path() / "t.json";
   CHECK(longspan({"simulate", file, "--trace", trace}).status == 0);
   std::map<std::pair<int, int>, double> until;   // by rank and track: spans follow each other
@@ -139,7 +133,7 @@ TEST_CASE("plan: a pipeline is planned, written, simulated and explained, some n
   for (const auto& [id, time] : sent) CHECK(received.at(id) >= time - 0.002);
 }
 
-TEST_CASE("models whose layers differ are shown, planned, simulated and explained, and not run") {
+TEST_CASE("models whose layers differ are shown, planned, simulated and explained") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "plan.yaml";
   const std::string model = folder.file(
@@ -164,15 +158,23 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
     const json simulated = longspan_json({"simulate", file});
     CHECK(simulated.at("predicted").at("step_seconds") ==
           planned.at("predicted").at("step_seconds"));
-    int64_t layers = 0;
-    for (const json& rank : simulated.at("pipeline").at("ranks")) {
-      layers += rank.at("layers").get<int64_t>();
+    if (*stages == '2') {
+      int64_t layers = 0;
+      for (const json& rank : simulated.at("pipeline").at("ranks")) {
+        layers += rank.at("layers").get<int64_t>();
+      }
+      CHECK(layers == 20);
+    } else {
+      CHECK(simulated.at("ops") > 0);  // one program
     }
-    CHECK(layers == 20);
     CHECK_THAT(longspan({"explain", file}).out, Contains("What limits it"));
-    check_refused(longspan({"run", file}), 2, {"layers of fused differ", "simulate"});
     CHECK(longspan({"simulate", file, "--trace", folder.path() / "t.json"}).status == 0);
   }
+  CHECK(longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "16K", "--micro-batches",
+                  "4", "--pipeline", "2", "--schedule", "1f1b-vocab-1", "--gap", "50%", "-o", file})
+            .status == 0);
+  check_refused(longspan({"run", file}), 2,
+                {"pipeline 2 (1f1b-vocab-1", "does not run", "--schedule 1f1b"});
   const Result free =
       longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K", "--gap", "50%"});
   CHECK(free.status == 0);
@@ -234,7 +236,7 @@ TEST_CASE("max-seq: schedules that split the backward fit, and what plan refuses
     const json longest = longspan_json(ask({"--schedule", schedule}));
     CHECK(longest.at("results").back().at("sequence_tokens") >= 128 * 1024);
   }
-  check_refused(longspan(ask({"--schedule", "sppo"})), 2, {"--schedule"});
+  check_refused(longspan(ask({"--schedule", "sppo-msp"})), 2, {"--schedule"});
   check_refused(longspan({"max-seq", "--model", "llama-3.1-8b", "--hw", "8xh100-80g",
                           "--micro-batches", "3", "--schedule", "dualpipe-v"}),
                 2, {"takes 3 microbatches"});

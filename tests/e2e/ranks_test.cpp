@@ -22,7 +22,10 @@ const std::vector<std::string> kMeshes[] = {
     {"--tensor", "2", "--data", "2", "--zero", "2"},
     {"--data", "2", "--ulysses", "2", "--zero", "1"},
     {"--pipeline", "2", "--schedule", "1f1b", "--ulysses", "2"},
-    {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"}};
+    {"--pipeline", "2", "--schedule", "1f1b", "--ring", "2"},
+    {"--pipeline", "2", "--schedule", "gpipe", "--data", "2"},
+    {"--pipeline", "2", "--schedule", "1f1b-vocab-1", "--ulysses", "2"},
+    {"--pipeline", "2", "--schedule", "1f1b-vocab-2", "--data", "2"}};
 
 struct Trained {
   json record;
@@ -109,6 +112,55 @@ TEST_CASE("slices of equal work of the search's choice train the numbers of one 
   }
   const std::string file = folder.path() / "run.json";
   CHECK_THAT(longspan({"compare", sliced, file}).out, Contains("Memory: equal to the byte"));
+}
+
+TEST_CASE("schedules that offload or repeat forwards train the numbers of one rank") {
+  const TemporaryFolder folder;
+  const std::string model = folder.file(
+      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
+                             "layers: 2", "layers: 8"));
+  const std::string machine = folder.file(
+      "machine.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  const auto planned = [&](const std::string& name, std::vector<std::string> words) {
+    const std::string plan = folder.path() / (name + ".yaml");
+    words.insert(words.begin(), {"plan", "--model", model, "--seq", "512", "-o", plan});
+    const Result result = longspan(words);
+    INFO(result.out << result.err);
+    REQUIRE(result.status == 0);
+    return plan;
+  };
+  const auto on_ranks = [&](const std::string& schedule, std::vector<std::string> more) {
+    more.insert(more.begin(), {"--hw", machine, "--pipeline", "2", "--ulysses", "2", "--schedule",
+                               schedule, "--micro-batches", "4"});
+    return planned(schedule, more);
+  };
+  const std::string alone =
+      planned("alone", {"--hw", kHardware, "--micro-batches", "4", "--strategy", "checkpoint"});
+  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "2"}).record);
+  for (const auto& [schedule, more] :
+       {std::pair{"po-h", std::vector<std::string>{"--virtual", "2"}},
+        {"po-f", {"--virtual", "2"}},
+        {"sppo", {"--slices", "4"}},
+        {"chunkflow", {"--slices", "4"}},
+        {"chronos-recomp", {"--virtual", "2"}}}) {
+    INFO(schedule);
+    const std::string plan = on_ranks(schedule, more);
+    const json record = train(folder, plan, 4, {"--steps", "2"}).record;
+    const std::vector<double> actual = losses(record);
+    REQUIRE(actual.size() == expected.size());
+    for (size_t i = 0; i < actual.size(); ++i)
+      CHECK(actual[i] == Approx(expected[i]).epsilon(1e-5));
+    for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
+      CHECK(record.at("measured").at(tier) == record.at("predicted").at(tier));
+    }
+    const std::string file = folder.path() / "run.json", trace = folder.path() / "trace.json";
+    CHECK_THAT(longspan({"compare", plan, file}).out, Contains("Memory: equal to the byte"));
+    REQUIRE(longspan({"simulate", plan, "--trace", trace}).status == 0);
+    const bool offloads =
+        schedule != std::string("chunkflow") && schedule != std::string("chronos-recomp");
+    const std::string text = read_text(trace);
+    CHECK((text.find("copy_d2h") != std::string::npos) == offloads);
+  }
 }
 
 TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes from it") {

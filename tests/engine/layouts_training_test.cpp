@@ -84,12 +84,16 @@ std::vector<ParallelLayout> layouts() {
   return {{},
           {.ulysses = 2, .pipeline = {2, "1f1b"}},
           {.pipeline = {4, "seq1f1b", 1, 4}},
+          {.pipeline = {4, "slimpipe", 1, 4}},
           {.data = 2, .zero = 2},
           {.data = 2, .zero = 2, .pipeline = {2, "interleaved-1f1b", 2}},
           {.ulysses = 2, .zero = 1, .pipeline = {2, "bfs", 2}},
           {.tensor = 2, .pipeline = {2, "gpipe"}},
           {.ulysses = 2, .zero = 3},
-          {.pipeline = {3, "1f1b"}}};
+          {.pipeline = {3, "1f1b"}},
+          {.pipeline = {4, "1f1b-vocab-1"}},
+          {.ulysses = 2, .zero = 1, .pipeline = {2, "1f1b-vocab-2"}},
+          {.data = 2, .zero = 2, .pipeline = {2, "1f1b-vocab-1"}}};
 }
 
 }  // namespace
@@ -170,6 +174,7 @@ TEST_CASE("50 steps on a real text learn the same curve on one rank and in pipel
   CHECK(alone.back() < 3.5);
   for (const ParallelLayout& parallel :
        {ParallelLayout{.pipeline = {4, "seq1f1b", 1, 4}},
+        ParallelLayout{.pipeline = {4, "slimpipe", 2, 4}},
         ParallelLayout{.ulysses = 2, .pipeline = {2, "1f1b"}},
         ParallelLayout{.ulysses = 2, .pipeline = {4, "zb-v", 2}}}) {
     INFO(describe(parallel));

@@ -133,6 +133,11 @@ std::vector<Plan> make_plans() {
   on_stages(llama, "away, kv-outer", {2, "1f1b"}, {.data = 2, .zero = 2, .overlap = false}, 5);
   on_stages(gpt, "kept", {2, "gpipe"}, {.data = 2}, 2);
 
+  // With a vocabulary that is cut over the stages.
+  on_stages(llama, "kept", {4, "1f1b-vocab-1"}, {}, 6);
+  on_stages(qwen, "away, q-outer", {2, "1f1b-vocab-2"}, {.ulysses = 2, .zero = 1}, 3);
+  on_stages(gpt, "kept", {2, "v-half-vocab-2", 2}, {.data = 2, .zero = 2}, 4);
+
   // With gradients of weights that come later.
   on_stages(llama, "kept", {4, "zb-h1"}, {}, 6);
   on_stages(gpt, "away, q-outer", {4, "zb-v", 2}, {}, 4);
@@ -160,6 +165,8 @@ std::vector<Plan> make_plans() {
   on_slices(qwen, false, {2, "seq1f1b", 1, 4}, {.ulysses = 2, .zero = 2}, 3);
   on_slices(llama, false, {2, "seq1f1b", 1, 2, true}, {.ulysses = 2, .zero = 1}, 3);
   on_slices(llama_four, true, {2, "seq1f1b-i", 2, 2}, {.overlap = false, .tensor = 2}, 2);
+  on_slices(qwen, true, {4, "slimpipe", 1, 8}, {}, 2);
+  on_slices(llama, false, {2, "slimpipe", 2, 4}, {.ulysses = 2}, 3);
   on_slices(gpt, true, {2, "terapipe", 1, 2}, {.data = 2, .zero = 1}, 2);
   return plans;
 }

@@ -70,24 +70,27 @@ ModelSpec tiny_model(int64_t layers, bool tied) {
   m.kv_heads = 2;
   m.head_dim = 4;
   m.ffn = 8;
-  m.vocab = 11;
+  m.vocab = 59;  // rows for a share on each of six ranks
   m.tied_embeddings = tied;
   return m;
 }
 
-// A pipeline that the engine runs, of random shape, in a random mesh.
-StepCase random_pipeline(uint64_t seed) {
+// A pipeline that the engine runs, of random shape, in a random mesh; if asked one whose ranks
+// share attention.
+StepCase random_pipeline(uint64_t seed, bool sharing = false) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   const auto families = schedule_families();
   while (true) {
     const ScheduleFamily& family = families[pick(static_cast<int64_t>(families.size()))];
     if (!family.plannable || family.takes_memory_limit) continue;
+    if (sharing && !family.exchanges_attention) continue;
     ScheduleRequest wanted;
     wanted.ranks = static_cast<int32_t>(2 + pick(5));
     wanted.virtual_stages = static_cast<int32_t>(1 + pick(3));
     wanted.microbatches = static_cast<int32_t>(1 + pick(8));
     wanted.slices = static_cast<int32_t>(family.sliced ? 1 + pick(4) : 1);
+    if (family.exchanges_attention) wanted.slices = wanted.ranks * (1 + wanted.slices % 2);
     if (!takes_virtual_stages(family, wanted.virtual_stages)) continue;
     StepCase step;
     step.model = tiny_model(wanted.ranks * wanted.virtual_stages + pick(2), pick(2) == 0);
@@ -98,8 +101,10 @@ StepCase random_pipeline(uint64_t seed) {
     Strategy& s = step.strategy;
     s.chunk_tokens = pick(2) == 0 ? 4 : 8;
     s.block_tokens = 8;
+    step.copy_units = static_cast<double>(1 + pick(3));
     if (pick(2) == 0) s.qkv.where = s.mlp_input.where = s.mlp_inner.where = Saved::recompute;
     if (pick(2) == 0) s.layer_input.where = Saved::host;
+    if (sharing && pick(2) == 0) s.attention_out.where = Saved::recompute;
     if (pick(3) == 0) {
       s.parallel.ulysses = 2;
       s.parallel.zero = pick(3);
@@ -127,9 +132,10 @@ std::string seeded_text_of(const StepCase& step) {
 }  // namespace
 
 TEST_CASE("ranks of a pipeline never wait in a circle, however slow each is") {
-  const auto count = static_cast<uint64_t>(cases(100, 1000));
+  const bool sharing = GENERATE(false, true);
+  const auto count = static_cast<uint64_t>(sharing ? cases(20, 300) : cases(100, 1000));
   for (uint64_t seed = 1; seed <= count; ++seed) {
-    StepCase step = random_pipeline(seed);
+    StepCase step = random_pipeline(seed, sharing);
     const std::string text = seeded_text_of(step);
     INFO(text);
     const Watchdog watchdog(text);

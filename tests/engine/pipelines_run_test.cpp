@@ -1,9 +1,12 @@
 // Pipelines run: on any number of stages, under any schedule, within any mesh of a stage, a step
 // has the numbers of one rank, with exactly the predicted memory and messages.
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
+#include "planner/program/layout.h"
 #include "planner/strategy/slice_lengths.h"
 #include "tests/engine/world_runner.h"
 #include "tests/length.h"
@@ -55,6 +58,13 @@ const std::vector<Case> kSliced = {
     {"terapipe", 4, 1, 1, 8},
 };
 
+// Families whose ranks share the attention of their slices.
+const std::vector<Case> kShared = {
+    {"slimpipe", 2, 1, 2, 2}, {"slimpipe", 2, 1, 2, 4}, {"slimpipe", 2, 2, 2, 4},
+    {"slimpipe", 3, 1, 3, 6}, {"slimpipe", 4, 1, 2, 4}, {"slimpipe", 4, 1, 1, 8},
+    {"slimpipe", 4, 2, 2, 4}, {"slimpipe", 4, 2, 1, 8},
+};
+
 // Families that do the gradients of weights later.
 const std::vector<Case> kSplit = {
     {"zb-h1", 2, 1, 3},
@@ -78,6 +88,32 @@ const std::vector<Case> kSplit = {
     {"gis", 4, 2, 8},
     {"gis-h", 4, 2, 4},
     {"dualpipe-v", 2, 2, 4},
+};
+
+// Families that offload by themselves, of whole sequences with split backwards, and of slices.
+const std::vector<Case> kOffloading = {
+    {"po-f", 2, 2, 4}, {"po-h", 2, 2, 4}, {"po-f", 4, 2, 8},
+    {"po-h", 4, 2, 8}, {"po-f", 2, 4, 5}, {"po-h", 3, 3, 6},
+};
+const std::vector<Case> kOffloadingSlices = {
+    {"sppo", 2, 1, 2, 2},
+    {"sppo", 2, 1, 3, 4},
+    {"sppo", 4, 1, 2, 4},
+    {"sppo", 4, 1, 3, 3},
+};
+
+// Families that repeat forwards before their backward.
+const std::vector<Case> kRepeating = {
+    {"chronos-recomp", 2, 2, 4}, {"chronos-recomp", 4, 2, 8}, {"chronos-recomp", 2, 3, 3}};
+const std::vector<Case> kRepeatingSlices = {
+    {"chunkflow", 2, 1, 2, 2}, {"chunkflow", 3, 1, 3, 4}, {"chunkflow", 4, 1, 4, 3}};
+
+// Families that cut the vocabulary.
+const std::vector<Case> kCut = {
+    {"1f1b-vocab-1", 2, 1, 2},   {"1f1b-vocab-1", 3, 1, 5},   {"1f1b-vocab-1", 4, 1, 6},
+    {"1f1b-vocab-1", 8, 1, 8},   {"1f1b-vocab-2", 2, 1, 3},   {"1f1b-vocab-2", 3, 1, 4},
+    {"1f1b-vocab-2", 4, 1, 6},   {"v-half-vocab-1", 2, 2, 4}, {"v-half-vocab-1", 4, 2, 6},
+    {"v-half-vocab-2", 2, 2, 4}, {"v-half-vocab-2", 3, 2, 5},
 };
 
 StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
@@ -129,11 +165,10 @@ void check_whole_sequences(const std::vector<Case>& cases) {
   }
 }
 
-}  // namespace
-
-TEST_CASE("slices give the numbers of one rank") {
+// Every case on every mesh that takes slices, with or without recomputation.
+void check_slices(const std::vector<Case>& cases) {
   int64_t turn = 0;
-  for (const Case& c : kSliced) {
+  for (const Case& c : cases) {
     for (const ParallelLayout& mesh : meshes()) {
       if (mesh.ring > 1) continue;
       StepCase step = step_of(c, mesh, turn);
@@ -141,11 +176,54 @@ TEST_CASE("slices give the numbers of one rank") {
       step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
       step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : 16;
       if (turn % 4 > 1) recompute_most(step.strategy, turn);
+      // Offloaded are all of a slice, a half, and a third.
+      step.copy_units = 1 + static_cast<double>(turn % 3);
       ++turn;
       INFO(text_of(step));
       check_against_one_rank(step);
     }
   }
+}
+
+// The bytes that a rank's program copies in each direction as actions of its list.
+std::array<int64_t, 2> copied(const Program& program) {
+  std::array<int64_t, 2> bytes{};
+  for (const Op& op : program.ops) {
+    const ActionKind kind = program.actions[static_cast<size_t>(std::max(0, op.action))].kind;
+    if (kind == ActionKind::offload && op.kind == OpKind::copy_d2h) {
+      bytes[0] += program.bytes_of(op.operands[0]);
+    }
+    if (kind == ActionKind::reload && op.kind == OpKind::copy_h2d) {
+      bytes[1] += program.bytes_of(op.operands[0]);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("slices give the numbers of one rank") { check_slices(kSliced); }
+
+TEST_CASE("ranks that share attention have the numbers of one rank") {
+  int64_t turn = 0, lots = 0;
+  for (const Case& c : kShared) {
+    for (const ParallelLayout& mesh : meshes()) {
+      if (mesh.ring > 1) continue;
+      StepCase step = step_of(c, mesh, turn);
+      step.sequence = 16 * c.slices;
+      step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
+      step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : turn % 3 == 0 ? 8 : 16;
+      step.strategy.block_tokens = std::max(step.strategy.block_tokens, step.strategy.chunk_tokens);
+      if (turn % 4 > 1) recompute_most(step.strategy, turn);
+      if (turn % 4 == 1) step.strategy.qkv.where = Saved::host;
+      if (turn % 8 == 6) step.strategy.attention_out.fraction = 0.5;
+      ++turn;
+      INFO(text_of(step));
+      check_against_one_rank(step);
+      for (const Op& op : program_of(step, 0).ops) lots += op.kind == OpKind::merge_outputs;
+    }
+  }
+  CHECK(lots > 100);
 }
 
 TEST_CASE("slices of equal work give the numbers of one rank") {
@@ -172,6 +250,84 @@ TEST_CASE("a pipeline gives the numbers of one rank") { check_whole_sequences(kW
 
 TEST_CASE("gradients of weights that come later are those of one rank") {
   check_whole_sequences(kSplit);
+}
+
+TEST_CASE("what schedules copy to the host comes back, with the numbers of one rank") {
+  check_whole_sequences(kOffloading);
+  check_slices(kOffloadingSlices);
+}
+
+TEST_CASE("schedules that repeat forwards give the numbers of one rank, in less memory") {
+  check_whole_sequences(kRepeating);
+  check_slices(kRepeatingSlices);
+  const auto device_bytes = [](const Case& c) {
+    StepCase step = step_of(c, {}, 1);
+    step.model.layers = 16;
+    step.sequence = 64;
+    step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+    int64_t most = 0;
+    for (int rank = 0; rank < c.stages; ++rank) {
+      most = std::max(most, lay_out(program_of(step, rank)).arena_bytes[0]);
+    }
+    return most;
+  };
+  CHECK(device_bytes({"chronos-recomp", 4, 4, 8}) < device_bytes({"chronos", 4, 4, 8}));
+  CHECK(device_bytes({"chunkflow", 4, 1, 4, 4}) < device_bytes({"seq1f1b", 4, 1, 4, 4}));
+}
+
+TEST_CASE("slices copy the share of their tensors that their schedule says") {
+  StepCase step = step_of(kOffloadingSlices[1], {}, 1);
+  step.model.layers = 8;
+  step.sequence = 64;
+  step.strategy.chunk_tokens = step.strategy.block_tokens = 8;
+  std::array<double, 4> moved{};
+  for (const int copies : {1, 2, 4}) {
+    step.copy_units = copies;
+    const std::array<int64_t, 2> bytes = copied(program_of(step, 0));
+    CHECK(bytes[0] > 0);
+    CHECK(bytes[0] == bytes[1]);
+    if (copies == 1) moved[0] = static_cast<double>(bytes[0]);
+    // A slice has 2 blocks of 4 layers, each with 7 tensors: half a tensor is little of it.
+    CHECK(static_cast<double>(bytes[0]) == Approx(moved[0] / copies).epsilon(0.05));
+  }
+}
+
+TEST_CASE("schedules that offload need less of the device") {
+  const auto device_bytes = [](const Case& c) {
+    StepCase step = step_of(c, {}, 1);
+    step.model.layers = 16;
+    step.sequence = 64;
+    step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+    int64_t most = 0, host = 0;
+    for (int rank = 0; rank < c.stages; ++rank) {
+      const Layout layout = lay_out(program_of(step, rank));
+      most = std::max(most, layout.arena_bytes[0]);
+      host = std::max(host, layout.arena_bytes[1]);
+    }
+    return std::pair{most, host};
+  };
+  for (const auto& [stages, virtual_stages] : {std::pair{int64_t{2}, int64_t{4}}, {4, 4}}) {
+    INFO(stages << " stages, " << virtual_stages << " virtual stages");
+    const int64_t microbatches = 4 * stages;
+    const auto of = [&](const char* schedule) {
+      return device_bytes({schedule, stages, virtual_stages, microbatches});
+    };
+    const auto [interleaved, none] = of("interleaved-1f1b");
+    const auto [half, half_away] = of("po-h");
+    const auto [full, all_away] = of("po-f");
+    CHECK(full < half);
+    CHECK(half < interleaved);
+    CHECK(none < half_away);
+    CHECK(half_away <= all_away);
+  }
+  const auto [kept, none] = device_bytes({"seq1f1b", 4, 1, 4, 4});
+  const auto [left, away] = device_bytes({"sppo", 4, 1, 4, 4});
+  CHECK(left < kept);
+  CHECK(none < away);
+}
+
+TEST_CASE("a vocabulary that is cut over the ranks gives the numbers of one rank") {
+  check_whole_sequences(kCut);
 }
 
 TEST_CASE("one rank does all layers of a slice before the next slice") {
@@ -221,9 +377,13 @@ TEST_CASE("any legal order of the ops of slices that pass again gives the same b
 }
 
 TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
-  for (const Case& c : {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4},
-                        Case{"seq1f1b", 3, 1, 2, 2}, Case{"seq1f1b", 2, 1, 2, 4, true},
-                        Case{"bfs", 2, 2, 4}, Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}}) {
+  for (const Case& c :
+       {Case{"1f1b", 3, 1, 4}, Case{"interleaved-1f1b", 2, 2, 4}, Case{"seq1f1b", 3, 1, 2, 2},
+        Case{"seq1f1b", 2, 1, 2, 4, true}, Case{"slimpipe", 4, 1, 2, 4}, Case{"bfs", 2, 2, 4},
+        Case{"zb-h1", 3, 1, 4}, Case{"zb-v", 2, 2, 4}, Case{"po-f", 2, 3, 4}, Case{"po-h", 3, 2, 4},
+        Case{"sppo", 3, 1, 2, 3}, Case{"chunkflow", 3, 1, 2, 3}, Case{"chronos-recomp", 2, 2, 4},
+        Case{"1f1b-vocab-1", 3, 1, 4}, Case{"1f1b-vocab-2", 3, 1, 4},
+        Case{"v-half-vocab-1", 2, 2, 4}}) {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
     step.sequence = (c.equal_work ? 64 : 16) * c.slices;

@@ -72,6 +72,7 @@ Program program_of(const StepCase& step, int rank) {
   wanted.virtual_stages = static_cast<int32_t>(pipeline.virtual_stages);
   wanted.microbatches = static_cast<int32_t>(step.microbatches);
   wanted.slices = static_cast<int32_t>(pipeline.slices);
+  wanted.costs.times[0].offload = wanted.costs.times[0].reload = step.copy_units;
   const Schedule schedule = make_schedule(schedule_family(pipeline.schedule), wanted);
   return program_of_rank(request, schedule, rank);
 }
@@ -208,6 +209,27 @@ ModelSpec small_qwen() {
   m.qkv_bias = false;
   m.qk_norm = m.tied_embeddings = true;
   return m;
+}
+
+ModelSpec in_runs(ModelSpec model, int64_t variant) {
+  const int64_t f = model.ffn;
+  const std::vector<LayerRun> variants[kLayerVariants] = {
+      {{1, true, f, 1}, {1, false, f, 1}, {2, true, f, 1}},
+      fuse({{1, true, f, 1}, {4, false, f / 2, 1}, {2, true, f, 1}}),
+      {{1, true, f, 1}, {2, true, f, 0.5}, {1, true, f, 1}},
+      {{1, true, f, 1},
+       {1, true, f + 8, 0.5},
+       {1, false, 2 * f, 0.25},
+       {1, true, f, 0.25},
+       {1, true, f, 0.5},
+       {1, false, f, 1},
+       {1, true, f + 8, 1}}};
+  model.name += ", layers " + std::to_string(variant);
+  model.runs = variants[variant];
+  model.layers = 0;
+  for (const LayerRun& run : model.runs) model.layers += run.layers;
+  validate(model, "test");
+  return model;
 }
 
 StepCase random_case(uint64_t seed) {

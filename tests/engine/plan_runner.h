@@ -24,6 +24,7 @@ struct StepCase {
   Strategy strategy;
   int64_t sequence = 0;
   int64_t microbatches = 1;
+  double copy_units = 1;         // time of a copy of a microbatch, in forwards; for adaptive copies
   bool splits_backward = false;  // of one stage: all gradients of weights after all of inputs
   int threads = 2;
   uint64_t seed = 7;                     // of the weights and the tokens
@@ -65,6 +66,11 @@ StepOutcome run_step(const StepCase& step, Communicator* comm = nullptr);
 ModelSpec small_gpt();
 ModelSpec small_llama();
 ModelSpec small_qwen();
+
+/// Ways in which layers differ: one without attention in the middle (0), fused ones (1), some on
+/// half of the tokens (2), and all of these, nested (3).
+inline constexpr int64_t kLayerVariants = 4;
+ModelSpec in_runs(ModelSpec model, int64_t variant);
 
 /// A random legal strategy and a random sequence length that suits it.
 StepCase random_case(uint64_t seed);

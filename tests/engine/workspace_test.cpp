@@ -49,6 +49,7 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       CHECK(part.mlp_backward_saved ==
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true, true));
       CHECK(ws.loss == 4 * cpu::loss_workspace(model, lengths.block, block));
+      CHECK(ws.vocabulary == 4 * cpu::vocabulary_workspace(model, lengths.block, block));
     }
     for (const int64_t groups : {2, 4}) {
       Lengths lengths{4096, 4096, 4096};

@@ -5,7 +5,9 @@
 
 #include "engine/comm/local.h"
 #include "models/tensor_slices.h"
+#include "models/vocabulary_share.h"
 #include "planner/program/layout.h"
+#include "planner/schedule/registry.h"
 #include "tests/reference/fp.h"
 
 namespace longspan::testing {
@@ -22,6 +24,32 @@ std::vector<float> slice_held(const WorldOutcome& world, const std::vector<int>&
   }
   REQUIRE(all.size() >= elements);
   return all;
+}
+
+// Writes the shares of a cut vocabulary into the embedding or head unit. Of the final norm all
+// ranks have a copy; the one in use is that of the last stage, whose gradient is not zero.
+void gather_shares(const StepCase& step, const WorldOutcome& world, size_t unit,
+                   std::vector<std::vector<float>> StepOutcome::*values, std::vector<float>& all) {
+  const ParallelLayout& parallel = step.strategy.parallel;
+  const UnitKind kind = unit == 0 ? UnitKind::embedding : UnitKind::head;
+  const int64_t meshes = parallel.pipeline.stages;
+  const int64_t last = parallel.pipeline.virtual_stages == 2 ? 0 : meshes - 1;  // in a V
+  for (int64_t mesh = 0; mesh < meshes; ++mesh) {
+    if ((world.ranks[mesh * parallel.stage_ranks()].*values)[unit].empty()) continue;
+    const ModelSpec own = share_model(step.model, mesh, meshes);
+    const auto runs = share_runs(own, vocabulary_share(step.model, mesh, meshes), kind);
+    for (int64_t index = 0; index < parallel.tensor; ++index) {
+      Place place = place_of(parallel, index * parallel.sequence_ranks());
+      place.mesh = mesh;
+      const std::vector<float> held =
+          slice_held(world, ranks_of(replica_group(parallel, place)), unit,
+                     runs.back().narrow + runs.back().count, values);
+      for (const SliceRun& run : runs) {
+        if (run.replicated && mesh != last) continue;
+        std::copy_n(held.begin() + run.narrow, run.count, all.begin() + run.whole);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -47,6 +75,11 @@ std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, siz
   const ParallelLayout& parallel = step.strategy.parallel;
   const ParameterUnit model_unit = parameter_units(step.model)[unit];
   std::vector<float> all(model_unit.elements);
+  const bool cut = family_of(parallel.pipeline).cuts_vocabulary;
+  if (cut && model_unit.kind != ParameterUnit::Kind::layer) {
+    gather_shares(step, world, unit, values, all);
+    return all;
+  }
   int64_t mesh = 0;  // the first that has the unit
   while ((world.ranks[mesh * parallel.stage_ranks()].*values)[unit].empty()) ++mesh;
   for (int64_t index = 0; index < parallel.tensor; ++index) {

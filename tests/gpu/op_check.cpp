@@ -76,6 +76,9 @@ class Reference {
       : tested_(tested), program_(tested), memory_(tested.buffers.size()) {
     program_.dtype = DType::float32;
     program_.bytes = tensor_bytes(tested.model, tested.lengths, tested.strategy, DType::float32, 0);
+    for (LayerKind& kind : program_.more_kinds) {
+      kind.bytes = tensor_bytes(kind.model, kind.lengths, tested.strategy, DType::float32, 0);
+    }
     backend_ = cpu::make_backend(program_, step.threads, nullptr);
     const std::vector<std::vector<float>> weights = case_weights(step);
     for (size_t unit = 0; unit < weights.size(); ++unit) {

@@ -106,6 +106,28 @@ TEST_CASE("what passes a run by is what those around it worked on") {
   CHECK(passing_shares({run(1), run(0.25), run(0.5), run(1)}) == std::vector<double>{0, 1, 1, 0});
 }
 
+TEST_CASE("shares are selected from what is there, and rejoin it") {
+  CHECK(shares_in({1}, 0.5) == TokenShares{1, 0.5});
+  CHECK(shares_in({1, 0.5}, 0.25) == TokenShares{1, 0.5, 0.25});
+  CHECK(shares_in({1, 0.5, 0.25}, 0.5) == TokenShares{1, 0.5});
+  CHECK(shares_in({1, 0.25}, 0.5) == TokenShares{1, 0.5});
+  CHECK(shares_in({1, 0.5, 0.25}, 1) == TokenShares{1});
+
+  ModelSpec model = load_model("tiny-llama");
+  const auto run = [&](int64_t layers, double tokens) {
+    return LayerRun{layers, true, model.ffn, tokens};
+  };
+  model.runs = {run(1, 1), run(2, 0.25), run(1, 0.5), run(1, 1)};
+  model.layers = 5;
+  const std::vector<TokenShares> before = {{1}, {1}, {1, 0.25}, {1}, {1}, {1}};
+  for (int64_t layer = 0; layer <= 5; ++layer) {
+    INFO("layer " << layer);
+    CHECK(shares_before(model, layer) == before[static_cast<size_t>(layer)]);
+  }
+  CHECK(runs_between(model, 2, 5) == std::vector<LayerRun>{run(1, 0.25), run(1, 0.5), run(1, 1)});
+  CHECK(runs_between(model, 0, 2) == std::vector<LayerRun>{run(1, 1), run(1, 0.25)});
+}
+
 TEST_CASE("runs are read, fused, written and read again") {
   const std::string head = [] {
     ModelSpec model = load_model("tiny-llama");

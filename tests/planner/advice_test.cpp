@@ -196,6 +196,7 @@ TEST_CASE("explain's suggestions are neighbours that were judged so") {
 TEST_CASE("neighbours of a pipeline are judged, by samples of their programs") {
   SearchOptions options;
   options.parallel.pipeline = 2;
+  options.parallel.schedule = "seq1f1b";
   const HardwareProfile hw =
       testing::small_machine(1, 2, 1024 * testing::kMiB, 8192 * testing::kMiB);
   const Plan plan = search(wide_vocabulary(), hw, 4096, options).best;

@@ -44,6 +44,10 @@ TEST_CASE("ops are counted without lowering") {
     request.boundary = {seed % 3 != 0, seed % 5 != 0};
     request.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(request) == arenas_of(request).ops);
+    if (seed % 3 != 0 && seed % 5 != 0) {
+      const StepRequest runs = testing::in_runs(request);
+      CHECK(ops_estimate(runs) == arenas_of(runs).ops);
+    }
     StepRequest sliced = testing::sliced_request(seed);
     sliced.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);

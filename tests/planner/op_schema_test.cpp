@@ -20,7 +20,7 @@ namespace {
 
 // One of the three stages of a pipeline that otherwise follows `request`.
 Program stage_program(StepRequest request, size_t stage, std::string_view schedule) {
-  if (schedule != "1f1b") request.strategy.head_groups = 1;
+  if (schedule == "zb-h1") request.strategy.head_groups = 1;
   request.model.layers = 4;
   request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;
@@ -53,18 +53,66 @@ StepRequest shared_request(uint64_t seed) {
   return request;
 }
 
+// A rank of a pipeline of four whose ranks share attention.
+Program sharing_program(uint64_t seed, int64_t rank) {
+  StepRequest request;
+  ModelSpec& m = request.model;
+  m = random_request(1).model;
+  m.layers = 4;
+  m.heads = m.kv_heads = 4;
+  request.sequence = 128;
+  request.microbatches = 2;
+  request.dtype = seed % 2 == 0 ? DType::float32 : DType::bfloat16;
+  Strategy& s = request.strategy;
+  s.chunk_tokens = 8;
+  s.block_tokens = 16;
+  s.parallel.ulysses = seed / 2 % 2 == 0 ? 1 : 2;
+  s.parallel.overlap = seed % 3 > 0;
+  s.parallel.pipeline = {4, "slimpipe", 1, 8};
+  ScheduleRequest wanted;
+  wanted.ranks = 4;
+  wanted.slices = 8;
+  wanted.microbatches = 2;
+  const Schedule made = make_schedule(schedule_family("slimpipe"), wanted);
+  return program_of_rank(request, made, rank * s.parallel.ulysses);
+}
+
+// One of three stages, of which the second works on half of the tokens.
+Program stage_of_runs(StepRequest request, size_t stage, std::string_view schedule) {
+  request = in_runs(request);
+  if (schedule != "1f1b") request.strategy.head_groups = 1;
+  request.microbatches = 4;
+  request.strategy.parallel.pipeline.stages = 3;
+  ScheduleRequest wanted;
+  wanted.ranks = 3;
+  wanted.microbatches = 4;
+  const RankProgram own =
+      rank_programs(request, make_schedule(schedule_family(schedule), wanted))[stage];
+  return build_program(own.request, own.rank);
+}
+
 // Small steps of one rank and of two, large ones of several ranks, and stages of pipelines of both.
 void for_programs(const std::function<void(const Program&)>& look) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const StepRequest small = random_request(seed), large = ranks_request(seed);
     look(build_program(small));
     look(build_program(large));
+    look(build_program(in_runs(small)));
+    look(stage_of_runs(small, seed % 3, "1f1b"));
+    look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));
     look(stage_program(small, seed % 3, "1f1b"));
     look(stage_program(large, seed % 3, "1f1b"));
     look(stage_program(small, seed % 3, "zb-h1"));
     look(stage_program(large, seed % 3, "zb-h1"));
     look(stage_program(shared_request(seed), seed % 3, "zb-h1"));
+    for (const std::string_view schedule : {"1f1b-vocab-1", "1f1b-vocab-2"}) {
+      look(stage_program(small, seed % 3, schedule));
+      look(stage_program(large, seed / 2 % 3, schedule));
+    }
+  }
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    for (int64_t rank = 0; rank < 4; ++rank) look(sharing_program(seed, rank));
   }
 }
 
@@ -259,7 +307,8 @@ TEST_CASE("kinds of ops and of tensors are what their names say") {
     CHECK(is_copy(kind) == (begins(name, "copy_") || begins(name, "io_")));
     CHECK(is_attention(kind) == begins(name, "attention_"));
     CHECK(is_product(kind) ==
-          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss"));
+          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss" ||
+           name == "vocabulary_forward" || name == "vocabulary_backward"));
   }
   for (int t = 0; t < kTensorCount; ++t) {
     const auto tensor = static_cast<Tensor>(t);

@@ -301,31 +301,36 @@ TEST_CASE(
   CHECK(work.bubble_rate < tokens.bubble_rate);
 }
 
-// Computed by hand, from the slices that the ranks run at each time.
-TEST_CASE("attention is shared out by the windows of slices that ranks are at") {
+TEST_CASE("ranks that share attention take as long as the one with most, others as they have") {
   for (const auto& [ranks, slices] : {std::pair{int64_t{4}, int64_t{4}}, {4, 8}, {3, 9}, {2, 6}}) {
     CAPTURE(ranks, slices);
-    std::vector<double> keys;
-    for (int64_t j = 0; j < slices; ++j) keys.push_back(static_cast<double>(j) + 0.5);
-    const std::vector<double> means = means_of_windows(keys, ranks);
-    const std::vector<double> away = keys_exchanged(slices, ranks);
-    for (int64_t first = 0; first < slices; ++first) {
-      const auto window = static_cast<size_t>(first);
-      // Slices first, first - 1, ...: as many in a row as there are from slice 0.
-      const auto own = static_cast<double>(std::min(ranks, first + 1));
-      const auto rest = static_cast<double>(ranks) - own;  // the last ones of the microbatch before
-      const auto n = static_cast<double>(slices), k = static_cast<double>(first);
-      const double sum = own * (k + 1 - own / 2) + rest * (n - rest / 2);
-      const double mean = sum / static_cast<double>(ranks);
-      CHECK(means[window] == Approx(mean));
-      const double least = k + 1.5 - own, most = rest > 0 ? n - 0.5 : k + 0.5;
-      CHECK(away[window] == Approx(std::max(most - mean, mean - least)));
-      if (slices == ranks) CHECK(means[window] == Approx(n / 2));
+    const std::vector<SharedSlice> shared = shared_slices(slices, ranks);
+    REQUIRE(shared.size() == static_cast<size_t>(ranks * slices));
+    for (int64_t window = 0; window < slices; ++window) {
+      int64_t all = 0, most = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t slice = (window - rank + slices) % slices;
+        const SharedSlice& own = shared[static_cast<size_t>(rank * slices + slice)];
+        CHECK(own.window == window);
+        all += slice;
+        if (own.shares) most = std::max<int64_t>(most, own.rectangles);
+        if (!own.shares) CHECK(own.rectangles == slice);
+      }
+      // Whole rectangles: the most that a rank has is the mean, rounded up.
+      const int64_t mean = (all + ranks - 1) / ranks;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t slice = (window - rank + slices) % slices;
+        const SharedSlice& own = shared[static_cast<size_t>(rank * slices + slice)];
+        CHECK(own.rectangles <= mean);
+        if (own.shares) CHECK(own.rectangles == most);
+      }
     }
   }
+  // Slices 3 2 1 0: 3 gives one to 0. Slices 0 3 2 1, and so on: the same.
+  for (const SharedSlice& own : shared_slices(4, 4)) CHECK(own.rectangles <= 2);
 }
 
-TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds") {
+TEST_CASE("SlimPipe's ranks wait less, and what they lend each other takes as long as sent") {
   const auto request_of = [](std::string_view schedule, int64_t slices) {
     StepRequest request = small_request(4, schedule, 2, 8);
     request.model = load_model("llama-3.1-8b");
@@ -344,23 +349,78 @@ TEST_CASE("SlimPipe's uniform slices take equal time, and what the exchange adds
     const StepRequest request = request_of("slimpipe", slices);
     const PipelineStep slim = summed_step(request);
     const PipelineStep seq = summed_step(request_of("seq1f1b-i", slices));
-    // The same attention in total, plus the exchange; less waiting, and the same memory.
-    CHECK(slim.bubble_rate < 0.6 * seq.bubble_rate);
-    CHECK(slim.whole.step_seconds < seq.whole.step_seconds);
+    // Less waiting, and the same memory but for what ranks lend each other.
+    CHECK(slim.bubble_rate < 0.7 * seq.bubble_rate);
+    // Half a rectangle is lost to rounding on average, which is less of few than of many.
+    if (slices == 4) CHECK(slim.whole.step_seconds < seq.whole.step_seconds);
     CHECK(slim.whole.peak_bytes == seq.whole.peak_bytes);
-    // 8 K,V heads and 32 heads of 128 in two bytes, on 8 layers of a rank, for every slice.
-    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
-    const double keys = 131072.0 / static_cast<double>(slices) * 8 * 128 * 2, queries = 4 * keys;
-    double forward = 0;
-    for (const double x : keys_exchanged(slices, 4)) {
-      const double bytes = x * 2 * keys + 2 * queries;
-      forward += 8 * cost.seconds({Kernel::exchange, {bytes / 3, 2, 4}, bytes});
-    }
-    CHECK(slim.forward_seconds - seq.forward_seconds == Approx(forward).epsilon(1e-6));
   }
+  // Slice 3 gives slice 0 one rectangle, so both have two, as slice 2 has. 32 heads and 8 K,V heads
+  // of 128 in two bytes; outputs and gradients in four; three sums per head.
+  StepRequest slice = request_of("slimpipe", 4);
+  slice.sequence /= 4;
+  slice.strategy.parallel.pipeline = {};
+  const CostModel cost(load_hardware("8xh100-80g"), slice.dtype);
+  const EarlierSlices earlier{{0, 1, 2, 3}, {0, 10, 20, 30}, {0, 1, 2, 3}, 0};
+  const EarlierSlices shared = exchanged(earlier, slice, 4, cost);
+  const auto seconds = [&](double of_token) {
+    const double bytes = of_token * 32768;
+    return cost.seconds({Kernel::exchange, {bytes, 2, 2}, bytes});
+  };
+  const double width = 32 * 128, keys = 8 * 128;
+  const double forward = seconds(2 * width + 2 * 2 * keys) + seconds(4 * width + 4 * 32);
+  const double backward =
+      seconds(4 * width + 2 * 2 * keys + 8 * 32) + seconds(4 * width + 2 * 4 * keys);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    for (size_t j = 0; j < 4; ++j) {
+      const bool shares = j == 0 || j == 3;
+      const double rectangles = shares ? 2 : static_cast<double>(j);
+      CHECK(shared.forward[4 * rank + j] == Approx(rectangles + (shares ? forward : 0)));
+      CHECK(shared.backward[4 * rank + j] == Approx(10 * rectangles + (shares ? backward : 0)));
+      CHECK(shared.again[4 * rank + j] == shared.forward[4 * rank + j]);
+      CHECK(shared.forward[16 + 4 * rank + j] == earlier.forward[j]);
+      CHECK(shared.backward[16 + 4 * rank + j] == earlier.backward[j]);
+    }
+  }
+  CHECK(shared.all_forward() == Approx(7 + 2 * forward));
+  // If some layers save the output, each rank recomputes its own.
+  slice.strategy.attention_out = {Saved::recompute, 0.5};
+  CHECK(exchanged(earlier, slice, 4, cost).all_again() == 6);
   // The bubble is above the p-1 of 2 n m + p-1 chunks of slices that fill and drain; the ends add
   // to it.
   CHECK(summed_step(request_of("slimpipe", 4)).bubble_rate > 3.0 / (2 * 4 * 8 + 3));
+}
+
+TEST_CASE("the memory of a pipeline with rings is that of the rank that needs most") {
+  int64_t elsewhere = 0;  // plans in which that is not the first rank of a ring
+  for (const int64_t ring : {2, 4}) {
+    for (const int64_t chunk : {16, 32, 64}) {
+      StepRequest request = small_request(2, "1f1b", 1, 4);
+      request.model = load_model("tiny-llama");
+      request.model.layers = 4;
+      request.sequence = 512;
+      Strategy& s = request.strategy;
+      s.parallel = {.ring = ring, .pipeline = {.stages = 2}};
+      s.chunk_tokens = chunk;
+      s.block_tokens = 64;
+      s.loss_tile = 32;
+      if (!is_valid(s, request.model, request.sequence)) continue;
+      INFO("ring " << ring << ", chunk " << chunk);
+      const PipelineStep step = exact_step(request);
+      std::array<int64_t, kTierCount> most{}, first{};
+      for (int64_t rank = 0; rank < s.parallel.ranks(); ++rank) {
+        const auto bytes = lay_out(program_of_rank(request, step.schedule, rank)).arena_bytes;
+        for (int tier = 0; tier < kTierCount; ++tier) {
+          most[tier] = std::max(most[tier], bytes[tier]);
+          if (rank % ring == 0) first[tier] = std::max(first[tier], bytes[tier]);
+        }
+      }
+      CHECK(step.whole.peak_bytes == most);
+      CHECK(memory_alone(request, RankMemory::laid_out) == most);
+      elsewhere += most != first;
+    }
+  }
+  CHECK(elsewhere > 0);
 }
 
 TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
@@ -370,9 +430,115 @@ TEST_CASE("a cut vocabulary leaves no rank with all of the output layer") {
   CHECK(cut.ranks[0].busy_seconds == Approx(cut.ranks[3].busy_seconds).epsilon(0.01));
 }
 
-TEST_CASE("what splits the backward does not recompute") {
-  CHECK_THROWS_WITH(exact_step(small_request(4, "zb-h1", 1, 8)),
-                    Catch::Matchers::Contains("nothing may be recomputed"));
+TEST_CASE("a split backward recomputes, too, and its memory is laid out") {
+  // The checkpoint preset recomputes all but inputs of layers.
+  const StepRequest again = small_request(4, "zb-h1", 1, 8);
+  StepRequest kept = again;
+  Strategy& s = kept.strategy;
+  for (SavedPolicy* policy : {&s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    *policy = {Saved::keep, 1};
+  }
+  const PipelineStep less = exact_step(again), more = exact_step(kept);
+  // The first rank does gradients of weights at once.
+  CHECK(less.ranks[0].peak_bytes[0] < more.ranks[0].peak_bytes[0]);
+  CHECK(less.backward_seconds > more.backward_seconds + 0.5 * more.forward_seconds);
+  CHECK(memory_alone(again, RankMemory::laid_out) == less.whole.peak_bytes);
+}
+
+TEST_CASE("sums of schedules that offload or recompute are near their layouts") {
+  struct Case {
+    const char* schedule;
+    int64_t virtual_stages, slices;
+  };
+  for (const Case& c : {Case{"po-h", 4, 1}, Case{"po-f", 4, 1}, Case{"chronos-recomp", 4, 1},
+                        Case{"sppo", 1, 4}, Case{"chunkflow", 1, 4}}) {
+    INFO(c.schedule);
+    StepRequest request = small_request(4, c.schedule, c.virtual_stages, 8);
+    request.model.layers = 16;
+    request.strategy =
+        make_preset("baseline", request.model, request.sequence, 0, request.strategy.parallel);
+    request.strategy.parallel.pipeline.slices = c.slices;
+    request.strategy.chunk_tokens = request.strategy.block_tokens = request.sequence / c.slices;
+    request.strategy.loss_tile = 1024;
+    validate(request.strategy, request.model, request.sequence, "test");
+    const PipelineStep exact = exact_step(request), summed = summed_step(request);
+    CHECK(exact.whole.step_seconds == summed.whole.step_seconds);
+    for (size_t rank = 0; rank < exact.ranks.size(); ++rank) {
+      const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
+                           static_cast<double>(exact.ranks[rank].peak_bytes[0]);
+      INFO("rank " << rank << ": " << ratio << ", host " << exact.ranks[rank].peak_bytes[1]
+                   << " of " << summed.ranks[rank].peak_bytes[1]);
+      CHECK(ratio > 0.85);
+      CHECK(ratio < 1.15);
+      // Memory on the host is free as soon as a copy ends there, in a sum.
+      CHECK(summed.ranks[rank].peak_bytes[1] <= exact.ranks[rank].peak_bytes[1]);
+      CHECK(2 * summed.ranks[rank].peak_bytes[1] >= exact.ranks[rank].peak_bytes[1] - (1 << 20));
+    }
+  }
+}
+
+// The seconds of the compute ops of every action of a rank's program, as listed.
+std::vector<double> seconds_of_actions(const Program& program, const CostModel& cost) {
+  const std::vector<double> durations = cost.durations(program);
+  std::vector<double> seconds(program.actions.size(), 0);
+  for (const Op& op : program.ops) {
+    if (op.stream == Stream::compute && op.action >= 0) seconds[op.action] += durations[op.shape];
+  }
+  return seconds;
+}
+
+TEST_CASE("memory and times of a cut vocabulary are those of the ranks' programs") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.cuts_vocabulary) continue;
+    StepRequest request = small_request(4, family.name, family.least_virtual_stages, 8);
+    request.model.tied_embeddings = family.gradient_in_t;
+    request.model.layers = 16;
+    for (SavedPolicy* policy : {&request.strategy.qkv, &request.strategy.attention_out,
+                                &request.strategy.mlp_input, &request.strategy.mlp_inner}) {
+      policy->where = Saved::keep;
+    }
+    INFO(family.name);
+    const PipelineStep exact = exact_step(request), summed = summed_step(request);
+    CHECK(!memory_alone(request, RankMemory::laid_out));  // the lists depend on times
+    CHECK(exact.schedule.ranks == summed.schedule.ranks);
+    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+    int64_t rows = 0;
+    for (size_t rank = 0; rank < exact.ranks.size(); ++rank) {
+      INFO("rank " << rank);
+      const RankProgram own = rank_programs(request, exact.schedule)[rank];
+      const Program program = build_program(own.request, own.rank);
+      rows += program.model.vocab;
+      const Layout layout = lay_out(program);
+      CHECK(exact.ranks[rank].peak_bytes == layout.arena_bytes);
+      const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[0]) /
+                           static_cast<double>(layout.live_bytes[0]);
+      CHECK(ratio > 0.85);
+      CHECK(ratio < 1.15);
+
+      const std::vector<double> seconds = seconds_of_actions(program, cost);
+      for (auto i = exact.linked.first_of_rank[rank]; i < exact.linked.first_of_rank[rank + 1];
+           ++i) {
+        const Action& action = exact.linked.actions[i];
+        if (!of_vocabulary(action.kind)) continue;
+        const auto at = std::find(program.actions.begin(), program.actions.end(), action);
+        REQUIRE(at != program.actions.end());
+        INFO(to_string(action));
+        // The first and last microbatch also zero gradients, and reduce them.
+        if (action.microbatch == 0 || action.microbatch == 7) continue;
+        // Where the last stage's backward needs the terms of all ranks, it may merge them before T.
+        if (!family.gradient_in_t && own.request.mesh == own.request.vocabulary.last) continue;
+        CHECK(exact.timing.ends[i] - exact.timing.starts[i] ==
+              Approx(seconds[at - program.actions.begin()]));
+      }
+    }
+    CHECK(rows == request.model.vocab);
+  }
+}
+
+TEST_CASE("a vocabulary of fewer groups of rows than ranks is refused") {
+  StepRequest request = small_request(4, "1f1b-vocab-1", 1, 8);
+  request.model.vocab = 17;
+  CHECK_THROWS_WITH(exact_step(request), Catch::Matchers::Contains("too few for 4 ranks"));
 }
 
 }  // namespace longspan

@@ -259,8 +259,11 @@ TEST_CASE("schedules that cut by work are planned with slices of equal work, too
   Pipeline pipeline;
   pipeline.stages = 4;
   pipeline.slices = 8;
-  for (const auto& [name, uneven] :
-       {std::pair{"seq1f1b", true}, {"seq1f1b-i", true}, {"terapipe", true}, {"slimpipe", false}}) {
+  for (const auto& [name, uneven] : {std::pair{"seq1f1b", true},
+                                     {"seq1f1b-i", true},
+                                     {"terapipe", true},
+                                     {"sppo", true},
+                                     {"slimpipe", false}}) {
     INFO(name);
     ParallelChoice choice;
     choice.schedule = name;

@@ -84,4 +84,13 @@ StepRequest sliced_request(uint64_t seed) {
   }
 }
 
+StepRequest in_runs(StepRequest request) {
+  ModelSpec& m = request.model;
+  Strategy& s = request.strategy;
+  for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
+  m.layers = 6;
+  m.runs = {{1, true, m.ffn, 1}, {1, false, 8, 0.5}, {3, true, m.ffn, 0.5}, {1, true, m.ffn, 1}};
+  return request;
+}
+
 }  // namespace longspan::testing

@@ -13,4 +13,7 @@ StepRequest random_request(uint64_t seed);
 /// The same, with several slices on one stage, most of which pass forward again.
 StepRequest sliced_request(uint64_t seed);
 
+/// The step on twice the tokens with layers that differ, of which some work on a half of them.
+StepRequest in_runs(StepRequest request);
+
 }  // namespace longspan::testing

@@ -135,13 +135,14 @@ double magnitude(const std::optional<RopeScaling>& scaling) {
 }
 
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
-            int direction, double magnitude) {
+            int direction, double magnitude, const std::vector<int64_t>* positions) {
   const int64_t half = head_dim / 2;
   const int64_t width = heads * head_dim;
   const int64_t rows = static_cast<int64_t>(x.size()) / width;
   for (int64_t t = 0; t < rows; ++t) {
+    const int64_t position = positions == nullptr ? t : (*positions)[t];
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(t) * frequencies[i];
+      const double angle = static_cast<double>(position) * frequencies[i];
       const double c = magnitude * std::cos(angle);
       const double s = magnitude * direction * std::sin(angle);
       for (int64_t h = 0; h < heads; ++h) {

@@ -41,10 +41,11 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta,
 /// The factor on rotated heads: YaRN's attention factor, else 1.
 double magnitude(const std::optional<RopeScaling>& scaling);
 
-/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by row * frequency[i], and
-/// multiplies them by `magnitude`. `direction` is +1 forward and -1 for gradients (the transposed).
+/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by position * frequency[i],
+/// and multiplies them by `magnitude`. `direction` is +1 forward and -1 for gradients (the
+/// transposed). A row's position is its number, unless `positions` has it.
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
-            int direction, double magnitude = 1);
+            int direction, double magnitude = 1, const std::vector<int64_t>* positions = nullptr);
 
 struct Heads {
   int64_t rows, heads, kv_heads, head_dim;

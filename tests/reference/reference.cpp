@@ -1,5 +1,7 @@
 #include "tests/reference/reference.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -36,33 +38,40 @@ class UnitReader {
 struct LayerParameters {
   Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo;
   Parameter norm2, norm2_bias, gate, up, up_bias, down, down_bias;
+  int64_t ffn = 0;
+  bool attends = true;
+  std::vector<int64_t> tokens;  // that the layer works on
 };
 
-LayerParameters layer_parameters(const ModelSpec& m, UnitReader unit) {
+LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitReader unit) {
   const int64_t d = m.hidden;
   const int64_t a = m.attention_width();
   const int64_t g = m.kv_width();
   const bool centred = m.norm == Norm::layernorm;
   const bool gated = m.activation == Activation::swiglu;
   LayerParameters p;
-  p.norm1 = unit.take(d);
-  p.norm1_bias = unit.take(d, centred);
-  p.wq = unit.take(a * d);
-  p.wk = unit.take(g * d);
-  p.wv = unit.take(g * d);
-  p.bq = unit.take(a, m.qkv_bias);
-  p.bk = unit.take(g, m.qkv_bias);
-  p.bv = unit.take(g, m.qkv_bias);
-  p.q_norm = unit.take(m.head_dim, m.qk_norm);
-  p.k_norm = unit.take(m.head_dim, m.qk_norm);
-  p.wo = unit.take(d * a);
-  p.bo = unit.take(d, m.attention_out_bias);
+  p.ffn = run.ffn;
+  p.attends = run.attention;
+  if (run.attention) {
+    p.norm1 = unit.take(d);
+    p.norm1_bias = unit.take(d, centred);
+    p.wq = unit.take(a * d);
+    p.wk = unit.take(g * d);
+    p.wv = unit.take(g * d);
+    p.bq = unit.take(a, m.qkv_bias);
+    p.bk = unit.take(g, m.qkv_bias);
+    p.bv = unit.take(g, m.qkv_bias);
+    p.q_norm = unit.take(m.head_dim, m.qk_norm);
+    p.k_norm = unit.take(m.head_dim, m.qk_norm);
+    p.wo = unit.take(d * a);
+    p.bo = unit.take(d, m.attention_out_bias);
+  }
   p.norm2 = unit.take(d);
   p.norm2_bias = unit.take(d, centred);
-  p.gate = unit.take(m.ffn * d, gated);
-  p.up = unit.take(m.ffn * d);
-  p.up_bias = unit.take(m.ffn, m.mlp_bias);
-  p.down = unit.take(d * m.ffn);
+  p.gate = unit.take(run.ffn * d, gated);
+  p.up = unit.take(run.ffn * d);
+  p.up_bias = unit.take(run.ffn, m.mlp_bias);
+  p.down = unit.take(d * run.ffn);
   p.down_bias = unit.take(d, m.mlp_bias);
   unit.finish();
   return p;
@@ -86,7 +95,13 @@ class Model {
     table_ = embedding.take(m_.vocab * m_.hidden);
     positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
     embedding.finish();
-    for (int64_t l = 0; l < m_.layers; ++l) layers_.push_back(layer_parameters(m_, reader(l + 1)));
+    for (const LayerRun& run :
+         m_.uniform() ? std::vector<LayerRun>{{m_.layers, m_.attention, m_.ffn, 1}} : m_.runs) {
+      for (int64_t i = 0; i < run.layers; ++i) {
+        layers_.push_back(layer_parameters(m_, run, reader(layers_.size() + 1)));
+        layers_.back().tokens = tokens_of_share(run.tokens);
+      }
+    }
     UnitReader head = reader(m_.layers + 1);
     final_norm_ = head.take(m_.hidden);
     final_norm_bias_ = head.take(m_.hidden, m_.norm == Norm::layernorm);
@@ -99,7 +114,7 @@ class Model {
 
   double forward() {
     Matrix x = embed();
-    for (const LayerParameters& p : layers_) x = layer_forward(p, std::move(x));
+    for (const LayerParameters& p : layers_) put(layer_forward(p, taken(x, p)), p, x);
     last_ = std::move(x);
     normed_ = normalize(m_.norm, last_, final_norm_, final_norm_bias_, m_.hidden, m_.norm_eps);
     logits_ = linear(normed_, output_, {}, rows_, m_.hidden, m_.vocab);
@@ -115,7 +130,9 @@ class Model {
     Matrix dx(last_.size());
     normalize_backward(m_.norm, last_, final_norm_, final_norm_bias_, dnormed, dx, m_.hidden,
                        m_.norm_eps);
-    for (int64_t l = m_.layers - 1; l >= 0; --l) dx = layer_backward(layers_[l], values_[l], dx);
+    for (int64_t l = m_.layers - 1; l >= 0; --l) {
+      put(layer_backward(layers_[l], values_[l], taken(dx, layers_[l])), layers_[l], dx);
+    }
     embed_backward(dx);
   }
 
@@ -158,19 +175,65 @@ class Model {
     }
   }
 
-  Heads heads() const { return {rows_, m_.heads, m_.kv_heads, m_.head_dim}; }
+  Heads heads(int64_t rows) const { return {rows, m_.heads, m_.kv_heads, m_.head_dim}; }
+
+  /// The tokens of a share: 0, 1/share, 2/share, ..., rounded down.
+  std::vector<int64_t> tokens_of_share(double share) const {
+    std::vector<int64_t> tokens;
+    for (int64_t i = 0;; ++i) {
+      const auto token = static_cast<int64_t>(std::floor(static_cast<double>(i) / share + 1e-9));
+      if (token >= rows_) return tokens;
+      tokens.push_back(token);
+    }
+  }
+  /// The rows of x that a layer works on; all others bypass it.
+  Matrix taken(const Matrix& x, const LayerParameters& p) const {
+    Matrix rows;
+    for (const int64_t token : p.tokens) {
+      rows.insert(rows.end(), x.begin() + token * m_.hidden, x.begin() + (token + 1) * m_.hidden);
+    }
+    return rows;
+  }
+  void put(const Matrix& rows, const LayerParameters& p, Matrix& x) const {
+    auto from = rows.begin();
+    for (const int64_t token : p.tokens) {
+      std::copy(from, from + m_.hidden, x.begin() + token * m_.hidden);
+      from += m_.hidden;
+    }
+  }
 
   Matrix layer_forward(const LayerParameters& p, Matrix input) {
+    const auto rows = static_cast<int64_t>(p.tokens.size());
     const int64_t d = m_.hidden;
-    const int64_t a = m_.attention_width();
-    const int64_t g = m_.kv_width();
     const bool gated = m_.activation == Activation::swiglu;
     LayerValues s;
     s.input = std::move(input);
+    s.middle = s.input;
+    if (p.attends) attend(p, s);
+
+    s.normed2 = normalize(m_.norm, s.middle, p.norm2, p.norm2_bias, d, m_.norm_eps);
+    s.up = linear(s.normed2, p.up, p.up_bias, rows, d, p.ffn);
+    if (gated) s.gate = linear(s.normed2, p.gate, {}, rows, d, p.ffn);
+    s.inner.resize(s.up.size());
+    for (size_t i = 0; i < s.inner.size(); ++i) {
+      s.inner[i] = gated ? silu(s.gate[i]) * s.up[i] : gelu(s.up[i]);
+    }
+    Matrix output = linear(s.inner, p.down, p.down_bias, rows, p.ffn, d);
+    for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
+    values_.push_back(std::move(s));
+    return output;
+  }
+
+  /// Adds attention to s.middle.
+  void attend(const LayerParameters& p, LayerValues& s) const {
+    const auto rows = static_cast<int64_t>(p.tokens.size());
+    const int64_t d = m_.hidden;
+    const int64_t a = m_.attention_width();
+    const int64_t g = m_.kv_width();
     s.normed1 = normalize(m_.norm, s.input, p.norm1, p.norm1_bias, d, m_.norm_eps);
-    s.q_raw = linear(s.normed1, p.wq, p.bq, rows_, d, a);
-    s.k_raw = linear(s.normed1, p.wk, p.bk, rows_, d, g);
-    s.v = linear(s.normed1, p.wv, p.bv, rows_, d, g);
+    s.q_raw = linear(s.normed1, p.wq, p.bq, rows, d, a);
+    s.k_raw = linear(s.normed1, p.wk, p.bk, rows, d, g);
+    s.v = linear(s.normed1, p.wv, p.bv, rows, d, g);
     s.q = s.q_raw;
     s.k = s.k_raw;
     if (m_.qk_norm) {
@@ -178,29 +241,19 @@ class Model {
       s.k = normalize(Norm::rmsnorm, s.k_raw, p.k_norm, {}, m_.head_dim, m_.norm_eps);
     }
     if (m_.positions == Positions::rope) {
-      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling));
-      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling));
+      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling), &p.tokens);
+      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling),
+             &p.tokens);
     }
-    s.attended = attention(s.q, s.k, s.v, heads());
-    s.middle = linear(s.attended, p.wo, p.bo, rows_, a, d);
+    s.attended = attention(s.q, s.k, s.v, heads(rows));
+    s.middle = linear(s.attended, p.wo, p.bo, rows, a, d);
     for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
-
-    s.normed2 = normalize(m_.norm, s.middle, p.norm2, p.norm2_bias, d, m_.norm_eps);
-    s.up = linear(s.normed2, p.up, p.up_bias, rows_, d, m_.ffn);
-    if (gated) s.gate = linear(s.normed2, p.gate, {}, rows_, d, m_.ffn);
-    s.inner.resize(s.up.size());
-    for (size_t i = 0; i < s.inner.size(); ++i) {
-      s.inner[i] = gated ? silu(s.gate[i]) * s.up[i] : gelu(s.up[i]);
-    }
-    Matrix output = linear(s.inner, p.down, p.down_bias, rows_, m_.ffn, d);
-    for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
-    values_.push_back(std::move(s));
-    return output;
   }
 
   /// From the gradient of the layer's output to that of its input.
   Matrix layer_backward(const LayerParameters& p, const LayerValues& s,
                         const Matrix& doutput) const {
+    const auto rows = static_cast<int64_t>(p.tokens.size());
     const int64_t d = m_.hidden;
     const int64_t a = m_.attention_width();
     const int64_t g = m_.kv_width();
@@ -208,7 +261,7 @@ class Model {
 
     Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
     Matrix dinner(s.inner.size());
-    linear_backward(s.inner, p.down, p.down_bias, doutput, dinner, rows_, m_.ffn, d);
+    linear_backward(s.inner, p.down, p.down_bias, doutput, dinner, rows, p.ffn, d);
     Matrix dup(s.up.size());
     Matrix dgate(s.gate.size());
     for (size_t i = 0; i < dinner.size(); ++i) {
@@ -216,20 +269,21 @@ class Model {
       if (gated) dgate[i] = dinner[i] * s.up[i] * silu_derivative(s.gate[i]);
     }
     Matrix dnormed2(s.normed2.size());
-    linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows_, d, m_.ffn);
-    if (gated) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows_, d, m_.ffn);
+    linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows, d, p.ffn);
+    if (gated) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows, d, p.ffn);
     normalize_backward(m_.norm, s.middle, p.norm2, p.norm2_bias, dnormed2, dmiddle, d, m_.norm_eps);
 
+    if (!p.attends) return dmiddle;
     Matrix dinput = dmiddle;  // the residual path again
     Matrix dattended(s.attended.size());
-    linear_backward(s.attended, p.wo, p.bo, dmiddle, dattended, rows_, a, d);
+    linear_backward(s.attended, p.wo, p.bo, dmiddle, dattended, rows, a, d);
     Matrix dq(s.q.size());
     Matrix dk(s.k.size());
     Matrix dv(s.v.size());
-    attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads());
+    attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads(rows));
     if (m_.positions == Positions::rope) {
-      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling));
-      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling));
+      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling), &p.tokens);
+      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling), &p.tokens);
     }
     if (m_.qk_norm) {
       Matrix dq_raw(dq.size());
@@ -242,9 +296,9 @@ class Model {
       dk = std::move(dk_raw);
     }
     Matrix dnormed1(s.normed1.size());
-    linear_backward(s.normed1, p.wq, p.bq, dq, dnormed1, rows_, d, a);
-    linear_backward(s.normed1, p.wk, p.bk, dk, dnormed1, rows_, d, g);
-    linear_backward(s.normed1, p.wv, p.bv, dv, dnormed1, rows_, d, g);
+    linear_backward(s.normed1, p.wq, p.bq, dq, dnormed1, rows, d, a);
+    linear_backward(s.normed1, p.wk, p.bk, dk, dnormed1, rows, d, g);
+    linear_backward(s.normed1, p.wv, p.bv, dv, dnormed1, rows, d, g);
     normalize_backward(m_.norm, s.input, p.norm1, p.norm1_bias, dnormed1, dinput, d, m_.norm_eps);
     return dinput;
   }

@@ -152,6 +152,15 @@ TEST_CASE("reference: gradients are those of the loss, mixed features", "[refere
   check_gradients(m, 5);
 }
 
+TEST_CASE("reference: gradients are those of the loss, layers in runs", "[reference]") {
+  for (ModelSpec m : {gpt2(), llama()}) {
+    m.name += " in runs";
+    m.layers = 4;
+    m.runs = {{1, true, m.ffn, 1}, {1, false, 7, 1}, {1, true, 5, 0.5}, {1, false, m.ffn, 1}};
+    check_gradients(m, 6);
+  }
+}
+
 TEST_CASE("reference: uniform logits cost ln V", "[reference]") {
   for (const ModelSpec& model : {gpt2(), llama()}) {
     Parameters parameters = random_parameters(model, 0.4);

@@ -60,6 +60,38 @@ void merge_partial(const Queue& queue, const bfloat16* partial, const float* sta
   });
 }
 
+template <class T>
+void merge_outputs(const Queue& queue, const float* part, const float* part_lse, int64_t n,
+                   int64_t heads, int64_t dim, float* sum, T* o, int64_t o_stride, float* lse,
+                   int64_t lse_stride) {
+  const int64_t width = heads * dim;
+  const bool packs = in_packs({dim, o_stride}, {part, sum, o});
+  for_each_pack(queue, packs, n, width, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    const int64_t head = static_cast<uint32_t>(j) / static_cast<uint32_t>(dim);
+    const float a = lse[row * lse_stride + head], b = part_lse[row * lse_stride + head];
+    const float top = fmaxf(a, b);
+    const float of_a = expf(a - top), of_b = expf(b - top);
+    const float weight_a = quotient(of_a, of_a + of_b), weight_b = quotient(of_b, of_a + of_b);
+    float value[lanes.value], other[lanes.value];
+    if (sum != nullptr) {
+      load(sum + row * width + j, value);
+    } else {
+      load(o + row * o_stride + j, value);
+    }
+    load(part + row * width + j, other);
+    for (int k = 0; k < lanes.value; ++k) value[k] = weight_a * value[k] + weight_b * other[k];
+    if (sum != nullptr) store(value, sum + row * width + j);
+    store(value, o + row * o_stride + j);
+  });
+  for_each(queue, n * heads, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t row = at / heads, head = at % heads;
+    float& value = lse[row * lse_stride + head];
+    const float a = value, b = part_lse[row * lse_stride + head];
+    const float top = fmaxf(a, b);
+    value = top + logf(expf(a - top) + expf(b - top));
+  });
+}
+
 void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride,
                        const float* delta, int64_t delta_stride, int64_t n, int64_t heads,
                        int64_t dim, bfloat16* output) {
@@ -130,5 +162,10 @@ void accumulate(const Queue& queue, const Accumulations& gradients) {
     store(value, of.sum + i);
   });
 }
+
+template void merge_outputs<float>(const Queue&, const float*, const float*, int64_t, int64_t,
+                                   int64_t, float*, float*, int64_t, float*, int64_t);
+template void merge_outputs<bfloat16>(const Queue&, const float*, const float*, int64_t, int64_t,
+                                      int64_t, float*, bfloat16*, int64_t, float*, int64_t);
 
 }  // namespace longspan::cuda

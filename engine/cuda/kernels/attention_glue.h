@@ -20,6 +20,12 @@ void merge_partial(const Queue&, const bfloat16* partial, const float* statistic
                    int64_t heads, int64_t dim, bool first, float* sum, bfloat16* o,
                    int64_t o_stride, float* lse, int64_t lse_stride);
 
+/// Merges part[n, heads * dim] with its part_lse[n, heads] in the same way. Rows of part_lse are as
+/// far apart as those of lse. With sum[n, heads * dim], o is only written; else it is updated.
+template <class T>
+void merge_outputs(const Queue&, const float* part, const float* part_lse, int64_t n, int64_t heads,
+                   int64_t dim, float* sum, T* o, int64_t o_stride, float* lse, int64_t lse_stride);
+
 /// Computes an output[n, heads * dim] with rowsum(d_o * output) = delta per head, to 2^-12 of delta
 /// or better: d_o * delta / |d_o|^2 with one corrected element. By Cauchy-Schwarz it is hardly
 /// longer than the true output.

@@ -20,19 +20,18 @@ template <class T>
 void embed_forward(const Queue& queue, EmbeddingTables<const T> tables, const int32_t* tokens,
                    int64_t n, int64_t position0, T* x) {
   Fault* fault = queue.fault;
-  const int64_t d = tables.hidden;
+  const int64_t d = tables.hidden, whole = tables.whole > 0 ? tables.whole : tables.vocab;
   const bool packs = in_packs({d}, {tables.tokens, tables.positions, x});
   for_each_pack(queue, packs, n, d, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
     const int32_t token = tokens[row];
     float value[lanes.value] = {}, position[lanes.value];
-    if (token < 0 || token >= tables.vocab) {
-      if (j == 0) *fault = {Fault::Kind::token, token};
-    } else {
-      load(tables.tokens + token * d + j, value);
-      if (tables.positions != nullptr) {
-        load(tables.positions + (position0 + row) * d + j, position);
-        for (int k = 0; k < lanes.value; ++k) value[k] += position[k];
-      }
+    const int64_t own = token - tables.first;
+    const bool valid = token >= 0 && token < whole;
+    if (!valid && j == 0) *fault = {Fault::Kind::token, token};
+    if (valid && 0 <= own && own < tables.vocab) load(tables.tokens + own * d + j, value);
+    if (valid && tables.positions != nullptr) {
+      load(tables.positions + (position0 + row) * d + j, position);
+      for (int k = 0; k < lanes.value; ++k) value[k] += position[k];
     }
     store(value, x + row * d + j);
   });
@@ -49,7 +48,7 @@ void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int6
                     add_to<lanes.value>(dx + row * d + j, sums + row * d + j);
                   });
   }
-  const int64_t vocab = gradients.vocab;
+  const int64_t vocab = gradients.vocab, first = gradients.first;
   float* table = gradients.tokens;
   const bool packs = in_packs({d}, {dx, table});
   // The team of a token's first row sums all rows of that token; teams of later rows skip it.
@@ -57,16 +56,17 @@ void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int6
     const int32_t token = tokens[row];
     float earlier = 0;
     for (int64_t i = team.rank(); i < row; i += team.size()) earlier += tokens[i] == token;
-    if (team.sum(earlier) > 0 || token < 0 || token >= vocab) return;
+    const int64_t own = token - first;
+    if (team.sum(earlier) > 0 || own < 0 || own >= vocab) return;
     // Most windows have no such row; then its members have looked at one token each.
     for (int64_t window = row; window < n; window += team.size()) {
-      const int64_t own = window + team.rank();
-      if (team.max(own < n && tokens[own] == token ? 1.0F : 0.0F) == 0) continue;
+      const int64_t looked = window + team.rank();
+      if (team.max(looked < n && tokens[looked] == token ? 1.0F : 0.0F) == 0) continue;
       const int64_t end = window + team.size() < n ? window + team.size() : n;
       for (int64_t i = window; i < end; ++i) {
         if (tokens[i] != token) continue;
         each_pack(team, packs, d, [&](auto lanes, int64_t j) {
-          add_to<lanes.value>(dx + i * d + j, table + token * d + j);
+          add_to<lanes.value>(dx + i * d + j, table + own * d + j);
         });
       }
     }

@@ -6,15 +6,18 @@
 
 namespace longspan::cuda {
 
-/// The tables of an embedding unit: tokens [V,d], positions [.,d] or null.
+/// The tables of an embedding unit: tokens [V,d], positions [.,d] or null. Of a cut vocabulary, the
+/// rows [first, first + vocab) of `whole`; 0: it is not cut.
 template <class T>
 struct EmbeddingTables {
   T* tokens = nullptr;
   T* positions = nullptr;
   int64_t vocab = 0, hidden = 0;
+  int64_t first = 0, whole = 0;
 };
 
-/// x[n,d] = tokens[token] (+ positions[position0 + row]). A token outside [0, V) is a fault.
+/// x[n,d] = tokens[token] (+ positions[position0 + row]); rows of other shares are zero. A token
+/// outside the whole vocabulary is a fault.
 template <class T>
 void embed_forward(const Queue&, EmbeddingTables<const T>, const int32_t* tokens, int64_t n,
                    int64_t position0, T* x);

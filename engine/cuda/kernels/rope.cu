@@ -19,11 +19,14 @@ RopeTable rope_table(const ModelSpec& model) {
 }
 
 template <class T>
-void rotate(const Queue& queue, const RopeTable& table, int64_t n, int64_t position0, int64_t heads,
-            bool back, T* x) {
+void rotate(const Queue& queue, const RopeTable& table, int64_t n, const TokenPositions& tokens,
+            int64_t heads, bool back, T* x) {
+  const int64_t first = tokens.first, row0 = tokens.row0, all = tokens.all;
+  const int64_t selected = tokens.selected;  // TokenPositions::position() runs on the host
   for_each(queue, n * table.half, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t row = at / table.half, pair = at % table.half;
-    const double angle = static_cast<double>(position0 + row) * table.frequency[pair];
+    const double angle =
+        static_cast<double>(first + (row0 + row) * all / selected) * table.frequency[pair];
     const float c = static_cast<float>(table.magnitude * cos(angle));
     const float s = static_cast<float>(table.magnitude * (back ? -sin(angle) : sin(angle)));
     for (int64_t head = 0; head < heads; ++head) {
@@ -36,7 +39,9 @@ void rotate(const Queue& queue, const RopeTable& table, int64_t n, int64_t posit
   });
 }
 
-template void rotate(const Queue&, const RopeTable&, int64_t, int64_t, int64_t, bool, float*);
-template void rotate(const Queue&, const RopeTable&, int64_t, int64_t, int64_t, bool, bfloat16*);
+template void rotate(const Queue&, const RopeTable&, int64_t, const TokenPositions&, int64_t, bool,
+                     float*);
+template void rotate(const Queue&, const RopeTable&, int64_t, const TokenPositions&, int64_t, bool,
+                     bfloat16*);
 
 }  // namespace longspan::cuda

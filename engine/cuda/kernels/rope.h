@@ -4,6 +4,7 @@
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
 #include "models/model_spec.h"
+#include "planner/program/token_share.h"
 
 namespace longspan::cuda {
 
@@ -19,11 +20,11 @@ struct RopeTable {
 /// Includes the model's scaling. REQUIRES: head_dim at most kMaxHeadDim.
 RopeTable rope_table(const ModelSpec& model);
 
-/// Rotates every head of x[n, heads * D]; row i is at global position position0 + i. Angles are
+/// Rotates every head of x[n, heads * D]; `tokens` has the global positions of the rows. Angles are
 /// computed in double and depend on the position alone. `back` is the transposed, as for
 /// gradients. T is float or bfloat16.
 template <class T>
-void rotate(const Queue&, const RopeTable&, int64_t n, int64_t position0, int64_t heads, bool back,
-            T* x);
+void rotate(const Queue&, const RopeTable&, int64_t n, const TokenPositions& tokens, int64_t heads,
+            bool back, T* x);
 
 }  // namespace longspan::cuda

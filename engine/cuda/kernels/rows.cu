@@ -45,6 +45,31 @@ void narrow_in_place(const Queue& queue, float* x, int64_t n, int64_t width) {
   });
 }
 
+// Rows of a share of the tokens from, or to, their places among all: those of RowChoice::at().
+template <bool restores, class T>
+void move_rows(const Queue& queue, const T* from, const RowChoice& choice, int64_t width, T* to) {
+  const int64_t tokens = choice.all, outer = choice.outer, inner = choice.inner;
+  const bool packs = in_packs({width}, {from, to});
+  for_each_pack(queue, packs, inner, width, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
+    const int64_t place = (row * tokens / inner * outer + tokens - 1) / tokens;
+    float value[lanes.value];
+    load(from + (restores ? row : place) * width + j, value);
+    store(value, to + (restores ? place : row) * width + j);
+  });
+}
+
+template <class T>
+void select_rows(const Queue& queue, const T* all, const RowChoice& choice, int64_t width,
+                 T* rows) {
+  move_rows<false>(queue, all, choice, width, rows);
+}
+
+template <class T>
+void restore_rows(const Queue& queue, const T* rows, const RowChoice& choice, int64_t width,
+                  T* all) {
+  move_rows<true>(queue, rows, choice, width, all);
+}
+
 template <class From, class To>
 void copy_rows(const Queue& queue, const From* from, int64_t from_stride, int64_t n, int64_t width,
                To* to, int64_t to_stride) {
@@ -89,6 +114,10 @@ template void copy_rows(const Queue&, const bfloat16*, int64_t, int64_t, int64_t
                         int64_t);
 template void copy_rows(const Queue&, const float*, int64_t, int64_t, int64_t, bfloat16*, int64_t);
 template void copy_rows(const Queue&, const bfloat16*, int64_t, int64_t, int64_t, float*, int64_t);
+template void select_rows(const Queue&, const float*, const RowChoice&, int64_t, float*);
+template void select_rows(const Queue&, const bfloat16*, const RowChoice&, int64_t, bfloat16*);
+template void restore_rows(const Queue&, const float*, const RowChoice&, int64_t, float*);
+template void restore_rows(const Queue&, const bfloat16*, const RowChoice&, int64_t, bfloat16*);
 template void head_products(const Queue&, const float*, const float*, int64_t, int64_t, int64_t,
                             float*);
 template void head_products(const Queue&, const bfloat16*, const bfloat16*, int64_t, int64_t,

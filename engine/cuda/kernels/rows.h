@@ -4,6 +4,7 @@
 
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
+#include "planner/program/token_share.h"
 
 namespace longspan::cuda {
 
@@ -31,6 +32,13 @@ void narrow_in_place(const Queue&, float* x, int64_t n, int64_t width);
 template <class From, class To>
 void copy_rows(const Queue&, const From* from, int64_t from_stride, int64_t n, int64_t width,
                To* to, int64_t to_stride);
+
+/// rows[i, width] = all[choice.at(i), width], for choice.inner rows.
+template <class T>
+void select_rows(const Queue&, const T* all, const RowChoice& choice, int64_t width, T* rows);
+/// all[choice.at(i), width] = rows[i, width].
+template <class T>
+void restore_rows(const Queue&, const T* rows, const RowChoice& choice, int64_t width, T* all);
 
 /// delta[n, heads] = the sum over each head of a[n, heads * dim] * b.
 template <class T>

@@ -7,12 +7,22 @@ namespace longspan {
 
 void StepLowering::backward() {
   restore_in_flight();
-  if (passes_again() && slice_ + 1 < slices_) pass_forward();
   if (!defers_weights_) count_backward();
-  if (!stage_->boundary.has_loss) take(Tensor::dx, gradient_);
-  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) backward_layer(layer);
+  if (!stage_->boundary.has_loss) {
+    take(Tensor::dx);
+  } else if (cuts_vocabulary()) {
+    gather_output_gradient();
+  }
+  shares_ = stage_->leaves;
+  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) {
+    change_shares(shares_of_layers_[layer], Tensor::dx, layer);
+    backward_layer(layer);
+  }
+  change_shares(stage_->enters, Tensor::dx, stage_->first);
   if (!stage_->boundary.has_embedding) {
-    pass(Tensor::dx, gradient_);
+    pass(Tensor::dx);
+  } else if (cuts_vocabulary()) {
+    spread_embedding_gradient();
   } else if (!defers_weights_) {
     embedding_backward();
   }
@@ -34,7 +44,7 @@ void StepLowering::backward_layer(int layer) {
   if (layer > stage_->first) prefetch_parameters(unit - 1);
   gradients(unit);
   if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
-  if (!program_.model.attention) {
+  if (!attends(layer)) {
     backward_without_attention(layer);
   } else if (in_groups()) {
     backward_groups(layer);
@@ -332,6 +342,7 @@ void StepLowering::close_backward(int layer, int block, BackwardBlock& b) {
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
   const int last = chunks_ - 1, first = first_chunk(), end = end_chunk();
+  const bool shares = shares_attention(layer);
   std::vector<Parked>&dk = saved_[layer].dk, &dv = saved_[layer].dv;  // later slices began them
   dk.resize(parts());
   dv.resize(parts());
@@ -366,16 +377,18 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     const bool begins = i == last;  // gradients of keys and values
     Projections p{builder_.fetch(q[i])}, d{device(Tensor::dq, layer, i)};
     Repeats repeats(builder_, !streams_kv());
+    bool first_dq = true;
     for (int j = 0; j <= own; ++j) {
       // The chunk's own part differs from those before it, so it is never left out.
       if (!begins) j += static_cast<int>(repeats.passed_over(own - j));
+      if (shares && gives_keys_of(layer, j)) continue;
       const int first_key = first_of_part(j), keys = std::min(end_of_part(j), i + 1) - first_key;
       if (j == own && !streams_kv()) {
         p.k = kv.k_all;
         p.v = kv.v_all;
         d.k = d_all.k;
         d.v = d_all.v;
-        attention_gradient(layer, i, first_key, keys, true, j == 0, begins, p, output[i], d);
+        attention_gradient(layer, i, first_key, keys, true, first_dq, begins, p, output[i], d);
         break;
       }
       p.k = builder_.fetch(kv.k[j]);
@@ -387,7 +400,8 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
           if (copy >= 0) builder_.release(copy);
         }
       }
-      attention_gradient(layer, i, first_key, keys, j == own, j == 0, begins, p, output[i], d);
+      attention_gradient(layer, i, first_key, keys, j == own, first_dq, begins, p, output[i], d);
+      first_dq = false;
       builder_.release_fetched(kv.k[j], p.k);
       builder_.release_fetched(kv.v[j], p.v);
       dk[j] = j < own ? builder_.park(d.k, kv_between_uses()) : Parked{};
@@ -401,7 +415,10 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
       builder_.drop(std::exchange(kv.v[own], {}));
     }
     release_output_gradient(i, blocks[block_of(i)], output[i]);
-    gradients_of[i] = own_gradients(layer, i, d);
+    gradients_of[i] = d;
+  };
+  const auto exchange_back = [&](int i) {
+    gradients_of[i] = own_gradients(layer, i, gradients_of[i]);
   };
   const auto project_back = [&](int i) {
     BackwardBlock& b = blocks[block_of(i)];
@@ -412,9 +429,23 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
   // From the last query chunk to the first: after query chunk i, no later query sees keys i, so
   // dk_i and dv_i are final and the projection's backward can follow at once.
   int opened = end;
+  if (shares) {
+    shared_attention_again(layer, kv, q);
+    while (opened > first) open(--opened);
+    const auto guests = lend_for_backward(layer, kv, q, blocks, output);
+    for (int i = end - 1; i >= first; --i) attend_back(i);
+    for (const GuestAttention& guest : guests) attend_back_for(guest, layer);
+    add_lent_gradients(layer, gradients_of);
+    for (int i = end - 1; i >= first; --i) {
+      exchange_back(i);
+      project_back(i);
+    }
+    return;
+  }
   for (int i = end - 1; i >= first; --i) {
     while (opened > std::max(first, i - ahead())) open(--opened);
     attend_back(i);
+    exchange_back(i);
     if (i + ahead() < end) project_back(i + ahead());
   }
   for (int i = std::min(first + ahead(), end) - 1; i >= first; --i) project_back(i);

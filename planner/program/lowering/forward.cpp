@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "planner/program/lowering/lowering.h"
 
@@ -6,14 +7,21 @@ namespace longspan {
 
 Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
   if (!saves_) return Saved::recompute;
-  // The first layers wait longest for their backward, so the policy applies to them.
-  const bool applies = layer < policy.fraction * static_cast<double>(layers_);
+  // The first layers wait longest for their backward, so the policy applies to them: to the same
+  // fraction of each kind, so that kinds keep what they would keep alone.
+  const PlaceInKind& place = places_in_kinds_[static_cast<size_t>(layer)];
+  const bool applies = place.before < policy.fraction * static_cast<double>(place.all);
   return applies ? policy.where : Saved::keep;
 }
 
 Saved StepLowering::saved_input(int layer) const {
-  const Saved where = saved(s_.layer_input, layer);
-  return saves_ && where == Saved::recompute ? block_between_uses() : where;
+  if (saves_) {
+    const Saved where = saved(s_.layer_input, layer);
+    return where == Saved::recompute ? block_between_uses() : where;
+  }
+  // A pass that is repeated leaves the stage's input, if that is not the embedding's output.
+  const bool is_input = layer == stage_->first && !stage_->boundary.has_embedding;
+  return is_input ? block_between_uses() : Saved::recompute;
 }
 
 BufferId StepLowering::load_tokens(int block) {
@@ -27,7 +35,7 @@ void StepLowering::begin_microbatch() {
   for_weights_.assign(layers_, {});
   gradient_.assign(blocks_, {});
   tokens_all_ = -1;
-  if (stage_->boundary.has_embedding || stage_->boundary.has_loss) {
+  if (!cuts_vocabulary() && (stage_->boundary.has_embedding || stage_->boundary.has_loss)) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
     builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
   }
@@ -39,36 +47,61 @@ void StepLowering::forward() {
   } else {
     restore_in_flight();
   }
-  if (passes_again() && slice_ + 1 < slices_) {
-    pass_without_saving();
+  const bool again = passes_again_.contains({stage_->stage, microbatch_, slice_});
+  residual_.assign(blocks_, {});
+  if (!stage_->boundary.has_embedding) {
+    take(Tensor::x);
+  } else if (cuts_vocabulary()) {
+    gather_embedding();
   } else {
-    pass_forward();
+    embedding();
+  }
+  saves_ = !again;
+  forward_layers();
+  saves_ = true;
+  if (!stage_->boundary.has_loss) {
+    pass(Tensor::x);
+  } else if (again) {
+    drop_residual();
+  } else if (cuts_vocabulary()) {
+    spread_output();
+  } else {
+    loss_stage();
   }
   save_in_flight();
 }
 
-void StepLowering::pass_without_saving() {
-  saves_ = false;
-  residual_.assign(blocks_, {});
-  embedding();
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
-  for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
-  saves_ = true;
-}
-
-void StepLowering::pass_forward() {
+void StepLowering::recompute() {
+  restore_in_flight();
   residual_.assign(blocks_, {});
   if (stage_->boundary.has_embedding) {
     embedding();
   } else {
-    take(Tensor::x, residual_);
+    std::vector<Parked>& input = saved_[stage_->first].x;
+    for (int block = first_block(); block < end_block(); ++block) {
+      residual_[block] = std::exchange(input[block], {});
+    }
   }
-  for (int layer = stage_->first; layer < stage_->end; ++layer) forward_layer(layer);
+  forward_layers();
   if (stage_->boundary.has_loss) {
     loss_stage();
   } else {
-    pass(Tensor::x, residual_);
+    drop_residual();
   }
+  save_in_flight();
+}
+
+void StepLowering::drop_residual() {
+  for (int block = first_block(); block < end_block(); ++block) builder_.drop(residual_[block]);
+}
+
+void StepLowering::forward_layers() {
+  shares_ = stage_->enters;
+  for (int layer = stage_->first; layer < stage_->end; ++layer) {
+    change_shares(shares_of_layers_[layer], Tensor::x, layer);
+    forward_layer(layer);
+  }
+  change_shares(stage_->leaves, Tensor::x, stage_->end - 1);
 }
 
 void StepLowering::embedding() {
@@ -207,7 +240,7 @@ void StepLowering::close_block(int layer, int block, const ForwardBlock& b) {
   saved_here.lse[block] = builder_.park(b.lse, keep_o);
 
   const bool next_in_place = keep_y == Saved::recompute;
-  const BufferId next = next_in_place ? y : device(Tensor::x, layer + 1, block);
+  const BufferId next = next_in_place ? y : device_output(layer, block);
   const BufferId inner = mlp_forward(layer, block, y, next);
   if (!next_in_place) saved_here.y[block] = builder_.park(y, keep_y);
   leave_block(layer, block, next, inner);
@@ -231,7 +264,7 @@ void StepLowering::forward_without_attention(int layer) {
   for (int block = first_block(); block < end_block(); ++block) {
     const BufferId x = open_residual(layer, block);
     const bool in_place = saved_input(layer) != Saved::keep;
-    const BufferId next = in_place ? x : device(Tensor::x, layer + 1, block);
+    const BufferId next = in_place ? x : device_output(layer, block);
     leave_block(layer, block, next, mlp_forward(layer, block, x, next));
   }
 }
@@ -245,7 +278,7 @@ void StepLowering::forward_layer(int layer) {
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
   }
-  if (!program_.model.attention) {
+  if (!attends(layer)) {
     forward_without_attention(layer);
   } else if (in_groups()) {
     forward_groups(layer);
@@ -302,6 +335,12 @@ void StepLowering::forward_chunks(int layer) {
     for (const Projections& p : projections) q.push_back(p.q);
     attend_ring(layer, q, kv, blocks);
     for (int chunk = 0; chunk < chunks_; ++chunk) {
+      saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
+    }
+  } else if (shares_attention(layer)) {
+    while (projected < end_chunk()) project(projected++);
+    attend_shared(layer, projections, blocks, kv);
+    for (int chunk = first_chunk(); chunk < end_chunk(); ++chunk) {
       saved_here.q[chunk] = builder_.park(projections[chunk].q, keep_qkv);
     }
   } else {

@@ -6,17 +6,15 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/arena_allocator.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
+#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 
 Program empty_program(const StepRequest& request) {
   if (request.strategy.parallel.has_pipeline()) {
     throw bad_input("strategy: a pipeline has a program for each of its ranks, not one for all");
-  }
-  if (!request.model.uniform()) {
-    throw bad_input("{}: layers that differ have a program for each kind, not one for all",
-                    request.model.name);
   }
   validate(request.strategy, request.model, request.sequence, "strategy");
   Program program;
@@ -27,11 +25,13 @@ Program empty_program(const StepRequest& request) {
   program.place = place_of(request.strategy.parallel, request.rank);
   program.place.mesh = request.mesh;
   program.place.meshes = request.meshes;
+  program.vocabulary = request.vocabulary;
   program.dtype = request.dtype;
   program.compute_capability = request.compute_capability;
   program.microbatches = request.microbatches;
   program.bytes = tensor_bytes(request.model, program.lengths, request.strategy, request.dtype,
                                request.compute_capability);
+  add_layer_kinds(program);
   return program;
 }
 
@@ -47,7 +47,7 @@ class ArenaWalk final : public LifetimeWatcher {
  public:
   /// `limits`: of all buffers of a tier, or null.
   ArenaWalk(const Program& program, LeaveOut leave_out, const TierBytes* limits)
-      : program_(program), padded_(program.bytes), leave_out_(leave_out), limits_(limits) {}
+      : program_(program), padded_(program), leave_out_(leave_out), limits_(limits) {}
   void begins(BufferId id, const Buffer& b) override {
     const int64_t bytes = padded_.of(b);
     if (bytes == 0) return;
@@ -146,6 +146,11 @@ class ArenaWalk final : public LifetimeWatcher {
 RankOfPipeline whole_model(const StepRequest& request) {
   RankOfPipeline rank{{{0, 0, static_cast<int>(request.model.layers), request.boundary}}, {}};
   const auto slices = static_cast<int32_t>(request.strategy.parallel.pipeline.slices);
+  const bool again = request.strategy.layer_input.where == Saved::recompute;
+  if (slices > 1) {
+    rank.slice_tokens = slice_lengths(request.model, request.strategy,
+                                      request.sequence / request.strategy.parallel.ring);
+  }
   // Without an end, the neighbour's part passes in messages.
   const bool before = !request.boundary.has_embedding, after = !request.boundary.has_loss;
   for (const Action& action : single_stage_schedule(request.microbatches, slices)) {
@@ -158,6 +163,8 @@ RankOfPipeline whole_model(const StepRequest& request) {
     if (forward && before) add(ActionKind::recv_forward);
     if (backward && after) add(ActionKind::recv_backward);
     if (backward && after) add(ActionKind::wait_send_forward);
+    // The last slice's backward follows its only forward.
+    if (backward && again && action.slice + 1 < slices) add(ActionKind::recompute);
     add(action.kind);
     if (forward && after) add(ActionKind::send_forward);
     if (backward && before) add(ActionKind::send_backward);
@@ -168,10 +175,12 @@ RankOfPipeline whole_model(const StepRequest& request) {
 
 Program build_program(const StepRequest& request, const RankOfPipeline& rank) {
   Program program = empty_program(request);
+  program.message_levels = rank.message_levels;
   // Without this, reallocation takes a tenth of lowering.
   constexpr int64_t kMost = int64_t{1} << 22;
   program.ops.reserve(std::min(kMost, ops_estimate(request)));
   program.stages = rank.stages;
+  for (const StageLayers& stage : rank.stages) add_passing_kinds(program, stage);
   StepLowering(program, rank).run();
   return program;
 }
@@ -192,6 +201,7 @@ namespace {
 Arenas arenas(const StepRequest& request, const RankOfPipeline& rank, LeaveOut leave_out,
               const TierBytes* limits) {
   Program program = empty_program(request);
+  for (const StageLayers& stage : rank.stages) add_passing_kinds(program, stage);
   ArenaWalk walk(program, leave_out, limits);
   StepLowering lowering(program, rank, &walk);
   try {

@@ -3,11 +3,16 @@
 // StepLowering walks the actions of the schedule and, in each, layers, blocks and chunks, and emits
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
-// backward in two actions; exchange.cpp, ring.cpp and tensor.cpp distribute it over ranks;
-// groups.cpp and ring.cpp are alternative orders of attention.
+// backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
+// ring.cpp, tensor.cpp and vocabulary.cpp distribute it over ranks, and shared_attention.cpp over
+// stages; token_shares.cpp selects the tokens of layers that work on a share of them; groups.cpp
+// and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
+#include <map>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "planner/program/builder.h"
@@ -48,14 +53,47 @@ struct InFlight {
   std::vector<LayerForWeights> for_weights;
 };
 
+/// What OFFLOAD has moved of a slice on a stage, until RELOAD: the tensors on the device until the
+/// list waits for the copies, and on the host.
+struct Away {
+  int32_t stage = 0;
+  int microbatch = 0, slice = 0;
+  std::vector<BufferId> device = {}, host = {};
+};
+
 /// A residual (x) or its gradient (dx) between two stages: what `stage` has received and not used,
 /// or made and not sent, or sent and not freed.
 struct InTransit {
   int32_t stage = 0;
   int microbatch = 0, slice = 0;
   Tensor what = Tensor::x;
-  std::vector<Parked> blocks;
+  std::vector<std::vector<Parked>> blocks;       // by level of the TokenShares, and block
+  std::vector<std::vector<BufferId>> rows = {};  // on the device, while they are being sent
+};
+
+/// A tensor of a microbatch that a rank with a share of the vocabulary keeps between actions, or
+/// has sent to others.
+struct SharedRows {
+  Tensor what = Tensor::h_own;
+  int microbatch = 0;
+  std::vector<Parked> blocks = {};
   std::vector<BufferId> rows = {};  // on the device, per block, while they are being sent
+  bool stay = false;                // they are the kept ones themselves
+};
+
+/// The terms of a microbatch's softmax over all shares of the vocabulary, per block; and of each
+/// mesh, if the gradient of the output needs them.
+struct SharedTerms {
+  int microbatch = 0;
+  int uses = 1;  // left
+  std::vector<BufferId> merged = {};
+  std::vector<std::vector<BufferId>> parts = {};
+};
+
+/// A microbatch's tokens on a rank with a share of the vocabulary.
+struct SharedTokens {
+  BufferId all = -1;
+  int uses = 0;
 };
 
 /// K and V of one layer while it runs: on the device those of all chunks or of the slice that runs,
@@ -81,6 +119,17 @@ struct AttentionOutput {
   BufferId o = -1, lse = -1, sum = -1;
 };
 
+/// Attention that a rank computes for another: the inputs that have arrived, and the slices that
+/// they are of.
+struct GuestAttention {
+  const SharedAttention* lot = nullptr;
+  int first_chunk = 0, end_chunk = 0;    // of the queries
+  std::vector<BufferId> q = {};          // per chunk of the queries
+  std::vector<BufferId> k = {}, v = {};  // per slice of the keys
+  // In the backward: per chunk of the queries or, if their tensors are of blocks, per block.
+  std::vector<BufferId> d_o = {}, delta = {}, lse = {};
+};
+
 /// Inputs of attention's backward about its output: of a block, or of one chunk if heads are
 /// exchanged (lse is the block's in both cases).
 struct OutputGradient {
@@ -92,6 +141,11 @@ struct OutputGradient {
 struct BackwardBlock {
   BufferId x = -1, dx = -1, h_own = -1, h = -1, dh = -1;
   OutputGradient out;
+};
+
+/// The layers of a layer's kind: those before it, and all.
+struct PlaceInKind {
+  int before = 0, all = 0;
 };
 
 /// A rank that has all layers of the request and a single-stage schedule.
@@ -108,10 +162,12 @@ class StepLowering {
   // --- forward.cpp
   void begin_microbatch();
   void forward();
-  /// From the stage's input through all layers, and to the loss or the next stage.
-  void pass_forward();
-  /// The same for a slice that passes again before its backward: it leaves nothing but K,V.
-  void pass_without_saving();
+  /// The forward again, from the stage's input, which its first pass has kept. The first pass saves
+  /// nothing else but K,V of slices; it passes the stage's result on, and the loss is the second's.
+  void recompute();
+  /// All layers of the stage, on what is in `residual_`.
+  void forward_layers();
+  void drop_residual();
   void forward_layer(int layer);
   void forward_chunks(int layer);
   /// For a layer that is only a norm and the MLP: y is its input, saved as a layer's input.
@@ -134,8 +190,26 @@ class StepLowering {
   /// Attention of a chunk over itself and all earlier ones; o is the block's, in own tokens.
   void attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own, BufferId o,
                     BufferId lse);
+  /// A buffer for a layer's output, which has the layer's tokens.
+  BufferId device_output(int layer, int block) {
+    return builder_.create(Tensor::x, Tier::device, layer + 1, block, false, 1,
+                           program_.kind_of_layer(layer));
+  }
   void embedding();
   void loss_stage();
+
+  // --- token_shares.cpp: runs of layers on a share of the tokens
+  /// Computes the TokenShares of all layers.
+  void find_shares();
+  /// Whether any layer works on a share of the tokens.
+  bool selects_tokens() const { return !program_.more_kinds.empty(); }
+  /// From the hidden states that there are (or, of dx, their gradients) to those of a neighbour
+  /// layer: smaller shares rejoin larger ones, others are selected.
+  void change_shares(const TokenShares& to, Tensor what, int layer);
+  void select_tokens(Tensor what, int layer, double share);
+  void restore_tokens(Tensor what, int layer);
+  /// The blocks of a level of the TokenShares that there are.
+  std::vector<Parked>& level_of(Tensor what, size_t level);
 
   // --- pipeline.cpp
   /// Begins an action: its stage, microbatch and slice are those of all that follows.
@@ -146,11 +220,15 @@ class StepLowering {
   void send(Tensor what);
   /// Waits until what the stage has sent has left, and frees it.
   void await_sent(Tensor what);
-  void message(OpKind kind, Tensor what, int block, Operand rows);
+  void message(OpKind kind, Tensor what, int block, size_t level, Operand rows);
   /// What the stage before (after) has passed on, or a neighbour has sent.
-  void take(Tensor what, std::vector<Parked>& blocks);
+  void take(Tensor what);
   /// Passes on the stage's result: to this rank's own next (previous) stage, or to be sent.
-  void pass(Tensor what, std::vector<Parked>& blocks);
+  void pass(Tensor what);
+  /// The hidden states at the border to the stage before, or after.
+  const TokenShares& shares_at(bool before) const {
+    return before ? stage_->enters : stage_->leaves;
+  }
   std::vector<InTransit>::iterator find(std::vector<InTransit>& all, Tensor what,
                                         const char* fault);
   /// The stage of an action, among this rank's.
@@ -159,6 +237,57 @@ class StepLowering {
   /// backward.
   void save_in_flight();
   void restore_in_flight();
+
+  // --- offload.cpp
+  /// Copies `share` of the bytes that the slice's forward has saved on the device to the host.
+  void offload(double share);
+  /// Frees the memory of these copies on the device.
+  void await_offload();
+  /// Copies them back.
+  void reload();
+  /// All that the slice's forward has saved on the stage and OFFLOAD may move, in forward order.
+  std::vector<Parked*> saved_of_slice();
+  std::vector<Away>::iterator find_away();
+  // --- vocabulary.cpp: a share of a cut vocabulary
+  bool cuts_vocabulary() const { return program_.vocabulary.share.is_cut(); }
+  bool is_first_mesh() const { return program_.place.mesh == program_.vocabulary.first; }
+  bool is_last_mesh() const { return program_.place.mesh == program_.vocabulary.last; }
+  /// S, T, E and G.
+  void vocabulary_forward();
+  void vocabulary_backward();
+  void share_of_embedding();
+  void share_of_embedding_backward();
+  /// In place of the embedding, on the rank of the first stage: adds up the shares of all ranks.
+  void gather_embedding();
+  /// In place of its backward: passes the gradient of the first stage's input to all ranks.
+  void spread_embedding_gradient();
+  /// In place of the loss, on the rank of the last stage: passes the normed output to all ranks.
+  void spread_output();
+  /// Adds up the gradients of the normed output of all ranks.
+  void gather_output_gradient();
+  /// Begins, and ends, one of the four uses of a microbatch's tokens.
+  void open_shared_tokens();
+  void close_shared_tokens();
+  BufferId lookup(BufferId table, int block);
+  void embedding_gradient(int block, BufferId dx);
+  /// Begins, and ends, one of the uses of the terms of all shares.
+  SharedTerms& open_shared_terms();
+  void close_shared_terms();
+  /// The part of an output gradient that is in one share's, or another's that it receives.
+  void combine_shares(int block, const Parked& own, const SharedTerms& terms, BufferId dh);
+  /// Adds what the other ranks send of a block.
+  void add_shares(Tensor what, int block, BufferId sum);
+  std::vector<int32_t> receivers(Tensor what) const;
+  void shared_message(OpKind kind, Tensor what, int block, Operand rows, int32_t mesh);
+  SharedRows& keep_shared(Tensor what);
+  SharedRows take_shared(Tensor what);
+  SharedRows& begin_sending(Tensor what);
+  /// Sends the rows of a block; they are freed once they have left.
+  void send_shared(SharedRows& leaving, int block, BufferId rows);
+  void await_shared(const SharedSent& sent);
+  /// Counts a contribution to the gradients of the embedding or head unit, and finishes them with
+  /// the last.
+  void finish_share(int unit);
 
   // --- backward.cpp
   void backward();
@@ -221,6 +350,45 @@ class StepLowering {
   void ring_attention_again(int layer, KeyValues& kv, std::vector<Parked>& q);
   /// Sends K,V (or their gradients) to the next position; returns those received.
   Projections pass_on(int layer, BufferId k, BufferId v);
+
+  // --- shared_attention.cpp: parts of a slice's attention that other stages compute meanwhile
+  /// Whether this rank gives or takes some in a layer, in the current action.
+  bool shares_attention(int layer) const;
+  /// Whether another rank attends to the keys of a slice for this one.
+  bool gives_keys_of(int layer, int slice) const;
+  /// The lots in which this rank gives, or takes.
+  std::vector<const SharedAttention*> lots(int layer, bool gives) const;
+  /// Attention of the slice's chunks, as attend_chunk() for each.
+  void attend_shared(int layer, const std::vector<Projections>& own,
+                     const std::vector<ForwardBlock>& blocks, const KeyValues& kv);
+  void attend_for(const GuestAttention& guest, int layer);
+  /// Restores the attention output of the slice if it was saved in no layer. (If it was in some,
+  /// the other rank's layer may differ, and each restores its own.)
+  void shared_attention_again(int layer, const KeyValues& kv, const std::vector<Parked>& q);
+  void merge_output(int layer, int chunk, const AttentionOutput& part, const AttentionOutput& to,
+                    bool last);
+  /// The output of a chunk's part.
+  AttentionOutput part_output(int layer, int chunk, BufferId lse);
+  /// Sends what other ranks need for their parts of a layer's backward, and receives what this one
+  /// needs for theirs.
+  std::vector<GuestAttention> lend_for_backward(int layer, const KeyValues& kv,
+                                                const std::vector<Parked>& q,
+                                                const std::vector<BackwardBlock>& blocks,
+                                                const std::vector<OutputGradient>& output);
+  void attend_back_for(const GuestAttention& guest, int layer);
+  /// Adds what other ranks have computed to the gradients of queries, keys and values.
+  void add_lent_gradients(int layer, const std::vector<Projections>& d);
+  GuestAttention guest_of(const SharedAttention& lot) const;
+  void receive_inputs(GuestAttention& guest, int layer);
+  std::vector<BufferId> lent_inputs(const SharedAttention& lot, const KeyValues& kv,
+                                    std::vector<BufferId> queries) const;
+  /// Sends all, and waits until they have left.
+  void lend(const SharedAttention& lot, int layer, const std::vector<BufferId>& rows);
+  void borrow(const SharedAttention& lot, int layer, const std::vector<BufferId>& rows);
+  void shared_message(OpKind kind, const SharedAttention& lot, int layer, BufferId rows,
+                      int32_t serial);
+  void release_all(const std::vector<BufferId>& buffers);
+  int first_block_of(int slice) const { return slice == 0 ? 0 : slice_ends_[slice - 1]; }
 
   // --- groups.cpp
   bool in_groups() const { return head_groups_ > 1; }
@@ -290,7 +458,7 @@ class StepLowering {
   /// each. (If both are this rank's, it has one.)
   bool is_at_both_ends(int unit) const {
     return unit == embedding_unit() && program_.model.tied_embeddings &&
-           program_.place.meshes > 1 &&
+           program_.place.meshes > 1 && !cuts_vocabulary() &&
            program_.boundary.has_embedding != program_.boundary.has_loss;
   }
   /// Sums its gradients over both.
@@ -305,6 +473,9 @@ class StepLowering {
   bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }
 
   // --- small helpers
+  bool attends(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).attention;
+  }
   int unit_of_layer(int layer) const { return layer + 1; }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
@@ -312,8 +483,12 @@ class StepLowering {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
   int units() const { return head_unit() + 1; }
-  /// On a stage that is last and not first, a tied embedding is a copy.
+  /// On a stage that is last and not first, a tied embedding is a copy. With a share of the
+  /// vocabulary, the head unit is needed for it, or for the final norm.
   bool has_unit(int unit) const {
+    if (cuts_vocabulary()) {
+      return unit != head_unit() || !program_.model.tied_embeddings || program_.boundary.has_loss;
+    }
     if (unit == embedding_unit()) {
       return program_.boundary.has_embedding ||
              (program_.boundary.has_loss && program_.model.tied_embeddings);
@@ -331,9 +506,6 @@ class StepLowering {
   Saved saved(const SavedPolicy& policy, int layer) const;
   /// The same of a layer's input. Recomputed ones are there once their slice passes again.
   Saved saved_input(int layer) const;
-  /// Whether slices pass forward again before their backward, as inputs of layers are not saved.
-  /// The last slice does not, as its backward follows its forward.
-  bool passes_again() const { return s_.layer_input.where == Saved::recompute; }
   int block_of(int chunk) const { return chunk / chunks_per_block_; }
   BufferId device(Tensor tensor, int layer, int index) {
     return builder_.create(tensor, Tier::device, layer, index);
@@ -380,7 +552,7 @@ class StepLowering {
     return (parts_kv() || in_groups()) && chunk == first_of_part(part_of(chunk));
   }
   // The blocks and chunks of the current slice.
-  int first_block() const { return slice_ == 0 ? 0 : slice_ends_[slice_ - 1]; }
+  int first_block() const { return first_block_of(slice_); }
   int end_block() const { return slice_ends_[slice_]; }
   int first_chunk() const { return first_block() * chunks_per_block_; }
   int end_chunk() const { return end_block() * chunks_per_block_; }
@@ -395,23 +567,36 @@ class StepLowering {
   const RankOfPipeline& rank_;
   Tier between_uses_;
   int layers_, chunks_, blocks_, chunks_per_block_, slices_;
-  std::vector<int> slice_ends_;  // in blocks
+  std::vector<int> slice_ends_;               // in blocks
+  std::vector<PlaceInKind> places_in_kinds_;  // by layer
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward
   bool saves_ = true;                           // the current pass saves tensors for the backward
   std::vector<InFlight> in_flight_;
   std::vector<InTransit> arrived_, leaving_;
+  std::vector<Away> away_;
+  std::set<std::array<int, 3>> passes_again_;   // stages, microbatches and slices of actions R
+  size_t shared_end_ = 0;                       // in RankOfPipeline::shared, of actions begun
+  std::map<int32_t, int32_t> lent_, borrowed_;  // messages so far, by mesh
+  std::vector<SharedRows> kept_shared_, sent_shared_;
+  std::vector<SharedTokens> shared_tokens_;  // per microbatch
+  std::vector<SharedTerms> shared_terms_;
+  std::array<int64_t, 2> contributions_{0, 0};  // left, to the gradients of embedding and head unit
 
   // The current action, and the state of its microbatch.
   const StageLayers* stage_ = nullptr;
   bool defers_weights_ = false;  // it is a backward for inputs
   int microbatch_ = 0, slice_ = 0;
+  std::span<const SharedAttention> shared_;
   BufferId tokens_all_ = -1;
-  std::vector<Parked> residual_;              // per block: x of the next layer
-  std::vector<Parked> gradient_;              // per block: dx of the next layer in the backward
-  std::vector<LayerSaved> saved_;             // per layer
-  std::vector<LayerForWeights> for_weights_;  // likewise
+  std::vector<Parked> residual_;               // per block: x of the next layer
+  std::vector<Parked> gradient_;               // per block: dx of the next layer in the backward
+  TokenShares shares_{1};                      // of the states and of these, which wait for them:
+  std::vector<std::vector<Parked>> waiting_;   // by level and block, of the current pass
+  std::vector<TokenShares> shares_of_layers_;  // those that there are while a layer runs
+  std::vector<LayerSaved> saved_;              // per layer
+  std::vector<LayerForWeights> for_weights_;   // likewise
 
   // States, per unit.
   std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1

@@ -90,7 +90,7 @@ void StepLowering::backward_weight() {
   restore_in_flight();
   count_backward();
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) layer_backward_weight(layer);
-  if (stage_->boundary.has_embedding) embedding_backward();
+  if (stage_->boundary.has_embedding && !cuts_vocabulary()) embedding_backward();
   if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }
 
@@ -128,7 +128,7 @@ void StepLowering::block_backward_weight(int layer, int block) {
   leave(kept.h_mlp[block], h_mlp);
   drop_fetched(kept.inner[block], inner);
   drop_fetched(kept.act[block], act);
-  if (!program_.model.attention) return;
+  if (!attends(layer)) return;
 
   const Rows dy = take(kept.dy[block], Tensor::dx, Tensor::dx_all);
   const BufferId o = builder_.fetch(kept.o[block]);

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "planner/program/lowering/lowering.h"
-#include "planner/strategy/slice_lengths.h"
 
 namespace longspan {
 
@@ -20,12 +19,19 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
       slices_(static_cast<int>(program.strategy.parallel.pipeline.slices)),
       head_groups_(static_cast<int>(program.lengths.head_groups)),
       groups_per_kv_(head_groups_ / static_cast<int>(kv_groups(program.model, program.lengths))) {
+  std::vector<int> of_kind(static_cast<size_t>(program.kinds()), 0);
+  for (int layer = 0; layer < layers_; ++layer) {
+    places_in_kinds_.push_back({of_kind[static_cast<size_t>(program.kind_of_layer(layer))]++, 0});
+  }
+  for (int layer = 0; layer < layers_; ++layer) {
+    places_in_kinds_[layer].all = of_kind[static_cast<size_t>(program.kind_of_layer(layer))];
+  }
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;
   }
   int64_t end = 0;
-  for (const int64_t tokens : slice_lengths(program.model, s_, program.lengths.local_sequence)) {
+  for (const int64_t tokens : rank.slice_tokens) {
     end += tokens / program.lengths.block;
     slice_ends_.push_back(static_cast<int>(end));
   }
@@ -33,11 +39,27 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
 
 void StepLowering::run() {
   create_states();
+  find_shares();
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   program_.actions = rank_.actions;
-  int number = 0;
   for (const Action& action : rank_.actions) {
-    builder_.set_action(number++);
+    if (action.kind != ActionKind::recompute) continue;
+    passes_again_.insert({action.stage, action.microbatch, action.slice});
+  }
+  if (cuts_vocabulary()) {
+    const int64_t n = program_.microbatches;
+    const bool tied = program_.model.tied_embeddings;
+    shared_tokens_.resize(n);
+    contributions_ = {tied ? 2 * n : n, (tied ? 0 : n) + (is_last_mesh() ? n : 0)};
+  }
+  int number = 0;
+  auto sent = rank_.sent.begin();
+  for (const Action& action : rank_.actions) {
+    builder_.set_action(number);
+    for (; sent != rank_.sent.end() && sent->before == static_cast<size_t>(number); ++sent) {
+      await_shared(*sent);
+    }
+    ++number;
     if (has_microbatch(action.kind)) begin(action);
     switch (action.kind) {
       case ActionKind::forward:
@@ -49,6 +71,30 @@ void StepLowering::run() {
         break;
       case ActionKind::backward_weight:
         backward_weight();
+        break;
+      case ActionKind::recompute:
+        recompute();
+        break;
+      case ActionKind::offload:
+        offload(rank_.shares.empty() ? 1 : rank_.shares[static_cast<size_t>(number) - 1]);
+        break;
+      case ActionKind::await_offload:
+        await_offload();
+        break;
+      case ActionKind::reload:
+        reload();
+        break;
+      case ActionKind::vocabulary_forward:
+        vocabulary_forward();
+        break;
+      case ActionKind::vocabulary_backward:
+        vocabulary_backward();
+        break;
+      case ActionKind::embedding_forward:
+        share_of_embedding();
+        break;
+      case ActionKind::embedding_backward:
+        share_of_embedding_backward();
         break;
       case ActionKind::recv_forward:
         receive(Tensor::x);
@@ -72,8 +118,9 @@ void StepLowering::run() {
         optimizer();
         break;
       default:
-        throw bad_input("{} in the schedule cannot be lowered yet; F, B, I, W and OPTIMIZER can",
-                        to_string(action));
+        throw bad_input(
+            "{} in the schedule cannot be lowered; F, B, I, W, R, S, T, copies and OPTIMIZER can",
+            to_string(action));
     }
   }
   builder_.finish();

@@ -38,7 +38,7 @@ Schedule multiplexed_sppo(const ScheduleRequest& request) {
                     request.ranks, request.slices);
   }
   Schedule schedule = empty_schedule(request, request.ranks);
-  schedule.adaptive_offload = true;
+  schedule.offloaded_shares = shares_that_forwards_hide(schedule, request.costs);
   schedule.moving_stages = true;
   for (int32_t rank = 0; rank < request.ranks; ++rank) {
     ActionList& list = schedule.ranks[rank];

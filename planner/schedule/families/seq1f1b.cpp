@@ -49,7 +49,7 @@ Schedule seq1f1b(const ScheduleRequest& request) {
 
 Schedule sppo(const ScheduleRequest& request) {
   Schedule schedule = seq1f1b(request);
-  schedule.adaptive_offload = true;
+  schedule.offloaded_shares = shares_that_forwards_hide(schedule, request.costs);
   offload(schedule, 1, [](const Action&) { return true; });
   return schedule;
 }

@@ -223,7 +223,7 @@ PictureRows picture_rows(const Schedule& schedule, const LinkedActions& linked,
         is_last = !a.with_next;
         if (!copies && !is_compute(a.kind)) continue;
         // S and T are numbered by rank: they belong to no stage.
-        const int32_t shade = is_of_vocabulary(a.kind) ? 0 : shades.of_stage[a.stage];
+        const int32_t shade = of_vocabulary(a.kind) ? 0 : shades.of_stage[a.stage];
         step.passes.push_back({a.kind, shade, a.microbatch, a.slice});
       }
       if (step.end <= step.start || step.passes.empty()) continue;
@@ -237,10 +237,6 @@ PictureRows picture_rows(const Schedule& schedule, const LinkedActions& linked,
     }
   }
   return rows;
-}
-
-bool is_of_vocabulary(ActionKind kind) {
-  return kind == Kind::vocabulary_forward || kind == Kind::vocabulary_backward;
 }
 
 std::string_view meaning_of(ActionKind kind) {
@@ -259,6 +255,10 @@ std::string_view meaning_of(ActionKind kind) {
       return "output layer";
     case Kind::vocabulary_backward:
       return "gradients of the output layer";
+    case Kind::embedding_forward:
+      return "embedding";
+    case Kind::embedding_backward:
+      return "gradients of the embedding";
     case Kind::offload:
       return "copies to the host";
     case Kind::reload:

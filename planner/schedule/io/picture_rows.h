@@ -50,10 +50,6 @@ struct PictureRows {
 PictureRows picture_rows(const Schedule& schedule, const LinkedActions& linked,
                          const ScheduleTiming& timing);
 
-/// Whether the kind is a pass of a cut vocabulary, S or T. These are often much shorter than
-/// others.
-bool is_of_vocabulary(ActionKind kind);
-
 /// "forward", "gradients of inputs" ...
 std::string_view meaning_of(ActionKind kind);
 

@@ -43,6 +43,10 @@ constexpr Colour base_colour(ActionKind kind) {
       return {238, 190, 218};  // pink
     case Kind::vocabulary_backward:
       return {128, 48, 106};  // purple
+    case Kind::embedding_forward:
+      return {196, 214, 160};  // pale green
+    case Kind::embedding_backward:
+      return {96, 128, 56};  // green
     case Kind::offload:
       return {90, 90, 90};
     default:
@@ -112,11 +116,11 @@ class SvgPicture {
     if (in_blocks) {
       add_all_blocks(passes, copies, labels);
     } else {
-      const auto of_layers = [](ActionKind kind) { return !is_of_vocabulary(kind); };
+      const auto of_layers = [](ActionKind kind) { return !of_vocabulary(kind); };
       add_boxes(passes, passes_);
       add_boxes(copies, copies_);
       has_labels = add_labels(labels, passes_, of_layers);
-      add_labels(labels, passes_, is_of_vocabulary);
+      add_labels(labels, passes_, of_vocabulary);
       add_labels(labels, copies_, of_layers);
     }
     const std::string drawn_labels = labels.group("labels");
@@ -182,10 +186,10 @@ class SvgPicture {
   // Whether at least half of the passes are too narrow to be told apart.
   bool are_narrow() const {
     const auto narrow = std::count_if(passes_.begin(), passes_.end(), [](const Placed& placed) {
-      return !is_of_vocabulary(placed.pass.kind) && placed.box.width < kLeastPass;
+      return !of_vocabulary(placed.pass.kind) && placed.box.width < kLeastPass;
     });
     const auto all = std::count_if(passes_.begin(), passes_.end(), [](const Placed& placed) {
-      return !is_of_vocabulary(placed.pass.kind);
+      return !of_vocabulary(placed.pass.kind);
     });
     return all > 0 && 2 * narrow >= all;
   }

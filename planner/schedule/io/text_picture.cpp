@@ -62,7 +62,7 @@ class TextPicture {
         shortest = std::min(shortest, length);
         for (const PicturePass& pass : step.passes) {
           lengths.push_back(length);
-          double& own = shortest_of[is_of_vocabulary(pass.kind)];
+          double& own = shortest_of[of_vocabulary(pass.kind)];
           own = std::min(own, length);
           longest_label = std::max(longest_label, label_of(pass, slices_).size());
         }
@@ -161,7 +161,7 @@ class TextPicture {
         const size_t from = column_of(start), room = column_of(start + length) - from;
         if (room == 0) continue;
         std::string field(1, letter_of(pass));
-        if (has_labels_[is_of_vocabulary(pass.kind)]) field += label_of(pass, slices_);
+        if (has_labels_[of_vocabulary(pass.kind)]) field += label_of(pass, slices_);
         field.resize(room, fill_of(pass.kind));
         line.replace(from, room, field);
       }

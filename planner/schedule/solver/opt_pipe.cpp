@@ -23,7 +23,7 @@ constexpr int64_t kMostActions = 600;
 constexpr int64_t kMostBinaries = 1000;
 constexpr int64_t kWindowNodes = 100;
 
-bool is_copy(Kind kind) {
+bool is_of_copies(Kind kind) {
   return kind == Kind::offload || kind == Kind::await_offload || kind == Kind::reload;
 }
 
@@ -34,7 +34,7 @@ Schedule plain(const Schedule& schedule, bool copies) {
   for (std::vector<Action>& list : made.ranks) {
     std::vector<Action> split;
     for (Action a : list) {
-      if (!copies && is_copy(a.kind)) continue;
+      if (!copies && is_of_copies(a.kind)) continue;
       a.with_next = false;
       if (a.kind == Kind::backward) {
         split.push_back({Kind::backward_input, a.stage, a.microbatch, a.slice});
@@ -184,12 +184,14 @@ void improve_by_windows(OptimalSchedule& best, const ScheduleCosts& costs, int64
 }  // namespace
 
 bool can_be_reordered(const Schedule& schedule) {
-  if (schedule.pipes > 1 || schedule.adaptive_offload || schedule.moving_stages) return false;
+  if (schedule.pipes > 1 || !schedule.offloaded_shares.empty() || schedule.moving_stages) {
+    return false;
+  }
   for (const std::vector<Action>& list : schedule.ranks) {
     for (const Action& a : list) {
       const bool known = a.kind == Kind::forward || a.kind == Kind::backward ||
                          a.kind == Kind::backward_input || a.kind == Kind::backward_weight ||
-                         is_copy(a.kind);
+                         is_of_copies(a.kind);
       if (!known) return false;
     }
   }

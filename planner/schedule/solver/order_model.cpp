@@ -191,7 +191,12 @@ OrderModel::Places OrderModel::places_of(const LinkedActions& other) const {
   Places places;
   for (size_t i = 0; i < other.actions.size(); ++i) {
     const Action& a = other.actions[i];
-    places[{a.kind, a.stage, a.microbatch, a.slice}] = static_cast<int32_t>(i);
+    const auto place = static_cast<int32_t>(2 * i);
+    places[{a.kind, a.stage, a.microbatch, a.slice}] = place;
+    if (a.kind != Kind::backward) continue;
+    // The model has its halves.
+    places[{Kind::backward_input, a.stage, a.microbatch, a.slice}] = place;
+    places[{Kind::backward_weight, a.stage, a.microbatch, a.slice}] = place + 1;
   }
   return places;
 }

@@ -54,6 +54,12 @@ TEST_CASE("every schedule receives messages in the order of sending") {
       {{4, "seq1f1b-i", 2, 4}, 4},
       {{2, "terapipe", 1, 4}, 2},
       {{4, "terapipe", 1, 8}, 1},
+      {{3, "slimpipe", 1, 6}, 2},
+      {{4, "slimpipe", 2, 8}, 2},
+      {{2, "1f1b-vocab-1"}, 3},
+      {{4, "1f1b-vocab-2"}, 6},
+      {{2, "v-half-vocab-1", 2}, 4},
+      {{4, "v-half-vocab-2", 2}, 6},
   };
   for (const auto& [of, microbatches] : all) {
     INFO(of.stages << " stages, " << of.schedule << ", " << microbatches << " microbatches");

@@ -142,8 +142,13 @@ std::vector<NamedCase> pipeline_cases() {
   add(llama, "away, q-outer", 3, {.ulysses = 2, .pipeline = {3, "seq1f1b", 1, 2}});
   add(qwen, "kept", 2, {.data = 2, .zero = 2, .pipeline = {2, "seq1f1b", 1, 4}});
   add(llama, "kept", 2, {.ulysses = 2, .pipeline = {2, "seq1f1b", 1, 4, true}});
+  add(llama, "kept", 1, {.pipeline = {4, "slimpipe", 1, 4}});
+  add(gpt, "kept", 2, {.ulysses = 2, .pipeline = {2, "slimpipe", 1, 4}});
   add(qwen, "tiled, stored", 4, {.tensor = 2, .pipeline = {3, "1f1b"}});
   add(gpt, "kept", 4, {.pipeline = {3, "gpipe"}});
+  add(llama, "kept", 3, {.ulysses = 2, .pipeline = {2, "1f1b-vocab-1"}});
+  add(qwen, "away, q-outer", 4, {.data = 2, .zero = 1, .pipeline = {3, "1f1b-vocab-2"}});
+  add(gpt, "kept", 4, {.pipeline = {2, "v-half-vocab-1", 2}});
   return cases;
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/backend.h"
+#include "planner/program/layer_kinds.h"
 #include "tests/engine/cuda/host_runtime.h"
 #include "tests/engine/plan_reference.h"
 
@@ -28,6 +29,25 @@ TEST_CASE("random legal plans give the numbers of the reference on the device", 
     step.random_order = seed;
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
     check_against_reference(step, 1e-5);
+  }
+}
+
+TEST_CASE("runs of layers give the numbers of the reference on the device", "[cuda]") {
+  const auto device = open_host_device();
+  for (uint64_t seed = 301; seed <= 316; ++seed) {
+    StepCase step = cuda_case(seed, *device);
+    const ModelSpec uniform = step.model;
+    step.model = in_runs(uniform, static_cast<int64_t>(seed) % kLayerVariants);
+    if (!divides_shares(step.model, step.strategy, step.sequence)) {
+      step.model = in_runs(uniform, static_cast<int64_t>(seed) % 2);
+    }
+    step.random_order = seed;
+    const bool half = seed % 4 < 2;
+    if (half) step.dtype = DType::bfloat16;
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    // Roundings of activations add up over layers; 2e-2 is for the two of the smallest model.
+    const double layers = static_cast<double>(step.model.layers);
+    check_against_reference(step, half ? 1e-2 * layers : 1e-5);
   }
 }
 

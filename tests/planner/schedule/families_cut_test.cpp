@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "planner/schedule/check.h"
+#include "planner/schedule/share_passes.h"
 #include "tests/planner/schedule/random_sizes.h"
 
 namespace longspan {
@@ -280,6 +281,38 @@ TEST_CASE("a cut vocabulary in V-Half: two microbatches and one more, no bubble 
               timing("v-half", 16 * p).peak_memory() + 2 * more);
         CHECK(timing(name, 16 * p).cost - timing(name, 12 * p).cost ==
               Approx(4 * p * (3 + 2 * part)).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("the short passes of a cut vocabulary are in the lists once, without a fault") {
+  for (const ScheduleFamily& family : schedule_families()) {
+    if (!family.cuts_vocabulary) continue;
+    for (const int32_t p : {2, 3, 4, 8}) {
+      const int32_t microbatches = 2 * p, v = family.least_virtual_stages;
+      INFO(family.name << " of " << p);
+      const ScheduleRequest request =
+          testing::request_of({.ranks = p, .microbatches = microbatches, .virtual_stages = v});
+      const Schedule made = make_schedule(family, request);
+      const Schedule full = with_share_passes(made);
+      CHECK(first_fault(full, unit_costs()).value_or("none") == "none");
+      CHECK(with_share_passes(full).ranks == full.ranks);
+      CHECK(made.input_gradient_in_t == family.gradient_in_t);
+      for (int32_t rank = 0; rank < p; ++rank) {
+        const auto count = [&](ActionKind kind) {
+          return std::count_if(full.ranks[rank].begin(), full.ranks[rank].end(),
+                               [&](const Action& a) { return a.kind == kind; });
+        };
+        CHECK(count(ActionKind::embedding_forward) == (rank == 0 ? 0 : microbatches));
+        CHECK(count(ActionKind::embedding_backward) == (rank == 0 ? 0 : microbatches));
+        // All else is there in the same order.
+        std::vector<Action> rest = full.ranks[rank];
+        std::erase_if(rest, [](const Action& a) {
+          return a.kind == ActionKind::embedding_forward ||
+                 a.kind == ActionKind::embedding_backward;
+        });
+        CHECK(rest == made.ranks[rank]);
       }
     }
   }

@@ -158,7 +158,7 @@ int64_t count_of(const TimedSchedule& t, bool vocabulary, bool copies) {
   int64_t passes = 0;
   for (size_t i = 0; i < t.linked.actions.size(); ++i) {
     const ActionKind kind = t.linked.actions[i].kind;
-    passes += t.timing.ends[i] > t.timing.starts[i] && is_of_vocabulary(kind) == vocabulary &&
+    passes += t.timing.ends[i] > t.timing.starts[i] && of_vocabulary(kind) == vocabulary &&
               is_compute(kind) != copies;
   }
   return passes;

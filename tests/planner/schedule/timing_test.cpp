@@ -264,4 +264,59 @@ TEST_CASE("ranks that share a machine without effect have the times of ranks tha
   }
 }
 
+TEST_CASE("copies that slow nothing down have the times of copies of ranks that do not share") {
+  for (const char* family : {"po-h", "po-f", "sppo"}) {
+    for (const double copy : {0.0, 0.3, 1.0, 2.7}) {
+      for (const bool both_ways : {false, true}) {
+        ScheduleRequest wanted{.ranks = 4, .virtual_stages = 2, .microbatches = 7};
+        if (std::string_view(family) == "sppo") {
+          wanted.virtual_stages = 1;
+          wanted.slices = 3;
+        }
+        wanted.costs.communication = 0.25;
+        wanted.costs.both_ways = both_ways;
+        wanted.costs.times[0].offload = copy;
+        wanted.costs.times[0].reload = 0.8 * copy;
+        const Schedule s = make_schedule(schedule_family(family), wanted);
+        const ScheduleTiming apart = simulate(s, wanted.costs);
+        wanted.costs.speeds = {1, 1, 1, 1};
+        const ScheduleTiming shared = simulate(s, wanted.costs);
+        INFO(family << ", copies of " << copy << (both_ways ? ", both ways" : ""));
+        for (size_t i = 0; i < apart.ends.size(); ++i) {
+          CHECK(shared.starts[i] == Approx(apart.starts[i]).margin(1e-9));
+          CHECK(shared.ends[i] == Approx(apart.ends[i]).margin(1e-9));
+        }
+        for (size_t rank = 0; rank < apart.ranks.size(); ++rank) {
+          CHECK(shared.ranks[rank].busy == Approx(apart.ranks[rank].busy));
+          CHECK(shared.ranks[rank].peak_memory == apart.ranks[rank].peak_memory);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("copies and computation of a rank slow each other down, by hand") {
+  Schedule s;
+  s.microbatches = 2;
+  using enum ActionKind;
+  s.ranks = {{{forward, 0, 0},
+              {offload, 0, 0},
+              {forward, 0, 1},
+              {reload, 0, 0},
+              {backward, 0, 1},
+              {backward, 0, 0}}};
+  ScheduleCosts costs;
+  costs.times[0] = {.forward = 1, .input = 1, .weight = 1, .offload = 1, .reload = 0.5};
+  costs.copy_speeds = {.compute = 0.5, .copy = 0.4};
+  // The offload begins at 1, with the second forward, which ends at 3: 0.8 of the copy is done by
+  // then, and 0.2 / 0.4 later all. The reload takes 0.5 / 0.4 from 3.5 to 4.75. So the backward
+  // has done 0.875 by then, and ends 1.125 later.
+  const ScheduleTiming t = simulate(s, costs);
+  CHECK(t.ends[2] == Approx(3));
+  CHECK(t.ends[1] == Approx(3.5));
+  CHECK(t.ends[3] == Approx(4.75));
+  CHECK(t.ends[4] == Approx(5.875));
+  CHECK(t.ends[5] == Approx(7.875));
+}
+
 }  // namespace longspan

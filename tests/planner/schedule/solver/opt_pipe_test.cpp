@@ -389,4 +389,18 @@ TEST_CASE("what cannot be ordered is refused in one line") {
   }
 }
 
+TEST_CASE("a start whose backward may not be split is a start all the same") {
+  ScheduleRequest request;
+  request.ranks = 2;
+  request.microbatches = 3;
+  // W holds more than F has saved.
+  request.costs = uniform_costs(1, {}, {.activations = 10, .for_weights = 20}, 0);
+  const Schedule start = make_schedule(schedule_family("1f1b"), request);
+  const ScheduleTiming timing = simulate(start, request.costs);
+  const OptimalSchedule order =
+      reorder({"1f1b", start, timing.cost}, request.costs, timing.peak_memory(), kLimits);
+  CHECK(order.cost <= timing.cost);
+  CHECK(!first_fault(order.schedule, request.costs, timing.peak_memory()));
+}
+
 }  // namespace longspan

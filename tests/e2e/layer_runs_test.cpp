@@ -1,0 +1,148 @@
+// Models whose layers come in runs of several kinds, from a plan to a checkpoint.
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "tests/e2e/command.h"
+
+namespace longspan::e2e {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+using testing::TemporaryFolder;
+
+// The catalog's small models, with layers that differ.
+const std::map<std::string, std::string> kRuns = {
+    {"no-attention", "  - {layers: 2}\n  - {layers: 1, attention: false}\n  - {layers: 1}\n"},
+    {"fused",
+     "  - {layers: 1}\n  - {layers: 2, attention: false, fused: true, ffn: 96}\n"
+     "  - {layers: 1}\n"},
+    {"half", "  - {layers: 1}\n  - {layers: 2, tokens: 0.5}\n  - {layers: 1}\n"},
+    {"all",
+     "  - {layers: 1}\n  - {layers: 1, tokens: 0.5}\n"
+     "  - {layers: 1, attention: false, tokens: 0.5, ffn: 96}\n  - {layers: 1}\n"}};
+
+std::string model_in_runs(const TemporaryFolder& folder, const std::string& name,
+                          const std::string& runs) {
+  std::string text = read_text(LONGSPAN_SOURCE "/models/catalog/" + name + ".yaml");
+  const size_t layers = text.find("\nlayers: ") + 1;
+  text.replace(layers, text.find('\n', layers) - layers, "layers: 4");
+  return folder.file("model.yaml", text + "runs:\n" + kRuns.at(runs));
+}
+
+std::string machine_of(const TemporaryFolder& folder, int ranks) {
+  return folder.file("machine.yaml", replaced(read_text(kHardware), "devices_per_node: 1",
+                                              "devices_per_node: " + std::to_string(ranks)));
+}
+
+std::string plan_in_runs(const TemporaryFolder& folder, const std::string& model, int ranks,
+                         const std::vector<std::string>& more) {
+  const std::string plan = folder.path() / "plan.yaml";
+  const Result result =
+      longspan(joined({"plan", "--model", model, "--hw", machine_of(folder, ranks), "--seq", "512",
+                       "--gap", "50%", "-o", plan},
+                      more));
+  INFO(result.err);
+  REQUIRE(result.status == 0);
+  return plan;
+}
+
+json train_in_runs(const TemporaryFolder& folder, const std::string& plan, int ranks,
+                   const std::vector<std::string>& more) {
+  const std::string record = folder.path() / "run.json";
+  std::vector<std::string> words = {"run", plan, "--lr", "1e-2", "--warmup", "1", "-o", record};
+  if (ranks > 1) words.insert(words.end(), {"--local-ranks", std::to_string(ranks)});
+  const Result result = longspan(joined(words, more));
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  const json run = json::parse(read_text(record));
+  for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
+    CHECK(run.at("measured").at(tier) == run.at("predicted").at(tier));
+  }
+  const json verdict = longspan_json({"compare", plan, record, "--tolerance", "1e12"});
+  CHECK(verdict.at("memory_agrees") == true);
+  return run;
+}
+
+std::vector<double> losses_in_runs(const json& record) {
+  std::vector<double> values;
+  for (const json& step : record.at("steps")) values.push_back(step.at("loss"));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("models in runs train on one rank and on two, in the memory foretold") {
+  const TemporaryFolder folder;
+  const struct {
+    const char* microbatches;
+    std::vector<std::string> flags;
+  } meshes[] = {{"2", {"--ulysses", "2", "--pipeline", "1"}},
+                {"2", {"--tensor", "2", "--pipeline", "1"}},
+                {"1", {"--data", "2", "--pipeline", "1"}},
+                {"2", {"--pipeline", "2", "--schedule", "1f1b"}},
+                {"2", {"--pipeline", "2", "--schedule", "zb-v"}}};
+  size_t turn = 0;
+  for (const auto& [runs, text] : kRuns) {
+    for (const char* name : {"tiny-llama", "tiny-gpt"}) {
+      const std::string model = model_in_runs(folder, name, runs);
+      INFO(name << ", " << runs);
+      const std::string alone = plan_in_runs(folder, model, 1, {"--micro-batches", "2"});
+      const std::vector<double> expected =
+          losses_in_runs(train_in_runs(folder, alone, 1, {"--steps", "3"}));
+      CHECK(expected.back() < expected.front());
+      for (int i = 0; i < 2; ++i) {
+        const auto& mesh = meshes[turn++ % std::size(meshes)];
+        CAPTURE(mesh.flags);
+        const std::string plan = plan_in_runs(
+            folder, model, 2, joined({"--micro-batches", mesh.microbatches}, mesh.flags));
+        const std::vector<double> actual =
+            losses_in_runs(train_in_runs(folder, plan, 2, {"--steps", "3"}));
+        REQUIRE(actual.size() == expected.size());
+        for (size_t s = 0; s < actual.size(); ++s) {
+          CHECK(actual[s] == Approx(expected[s]).epsilon(1e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a checkpoint of a model in runs resumes, also on other ranks") {
+  const TemporaryFolder folder;
+  const std::string model = model_in_runs(folder, "tiny-llama", "all");
+  const std::string through = folder.path() / "through", half = folder.path() / "half",
+                    resumed = folder.path() / "resumed";
+  const std::string one = plan_in_runs(folder, model, 1, {"--micro-batches", "2"});
+  const std::vector<double> expected =
+      losses_in_runs(train_in_runs(folder, one, 1, {"--steps", "4", "--checkpoint", through}));
+  train_in_runs(folder, one, 1, {"--steps", "4", "--stop-after", "2", "--checkpoint", half});
+  train_in_runs(folder, one, 1, {"--steps", "4", "--resume", half, "--checkpoint", resumed});
+  CHECK(read_text(through) == read_text(resumed));
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{"--pipeline", "2", "--schedule", "1f1b"},
+        {"--tensor", "2", "--pipeline", "1"},
+        {"--ulysses", "2", "--pipeline", "1"}}) {
+    CAPTURE(mesh);
+    const std::string two = plan_in_runs(folder, model, 2, joined({"--micro-batches", "2"}, mesh));
+    const json record =
+        train_in_runs(folder, two, 2,
+                      {"--steps", "4", "--resume", half, "--checkpoint", folder.path() / "other"});
+    const std::vector<double> rest = losses_in_runs(record);
+    REQUIRE(rest.size() == 2);
+    for (size_t s = 0; s < 2; ++s) CHECK(rest[s] == Approx(expected[2 + s]).epsilon(1e-5));
+  }
+  // A uniform model has other tensors.
+  const std::string uniform = plan_in_runs(folder, "tiny-llama", 1, {});
+  check_refused(longspan({"run", uniform, "--steps", "9", "--resume", half}), 2,
+                {"not in the plan's model"});
+}
+
+TEST_CASE("a share of the tokens that does not divide is planned, and not run") {
+  const TemporaryFolder folder;
+  std::string text = read_text(model_in_runs(folder, "tiny-llama", "half"));
+  const std::string model = folder.file("model.yaml", replaced(text, "0.5", "0.37"));
+  const std::string plan = plan_in_runs(folder, model, 1, {});
+  check_refused(longspan({"run", plan}), 2, {"0.37 of the tokens", "multiples of 100 tokens"});
+}
+
+}  // namespace longspan::e2e
