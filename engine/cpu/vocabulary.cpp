@@ -34,6 +34,19 @@ NormTensors<const float> final_norm(const ModelSpec& model, const float* head) {
   return norm_tensors(head, 0, model.norm == Norm::layernorm ? model.hidden : -1);
 }
 
+// Calls `use(first, count, logits)` for tiles of rows of h with their logits[count,rows], which it
+// may overwrite.
+template <class Use>
+void for_logits(const BlockContext& context, const float* output, const float* h, int64_t n,
+                int64_t tile, float* logits, Use use) {
+  const int64_t d = context.model->hidden, rows = context.model->vocab;
+  for (int64_t first = 0; first < n; first += tile) {
+    const int64_t count = std::min(tile, n - first);
+    gemm_nt(*context.pool, count, rows, d, h + first * d, d, output, d, Into::write, logits, rows);
+    use(first, count, logits);
+  }
+}
+
 }  // namespace
 
 int64_t vocabulary_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
@@ -60,33 +73,31 @@ void vocabulary_forward(const BlockContext& context, const float* output, const 
   const VocabularyShare& share = context.share;
   const int64_t d = context.model->hidden, rows = context.model->vocab;
   check_labels(labels, n, share.all(rows));
-  for (int64_t first = 0; first < n; first += tile) {
-    const int64_t count = std::min(tile, n - first);
-    float* logits = workspace;
-    gemm_nt(pool, count, rows, d, h + first * d, d, output, d, Into::write, logits, rows);
-    for_rows(pool, count, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        float* at = logits + i * rows;
-        const int64_t label = row_of(labels[first + i], share, rows);
-        const float logit = label < 0 ? 0 : at[label];
-        const float top = max_of(at, rows);
-        const auto sum = static_cast<float>(exponentials(at, rows, top));
-        terms_of(terms, first + i) = {top, sum, logit};
-      }
-    });
-    if (gradient == nullptr) continue;
-    float* part = gradient + first * 2 * d;
-    gemm_nn(pool, count, d, rows, logits, rows, output, d, Into::write, part, 2 * d);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t label = row_of(labels[first + i], share, rows);
-      float* row = part + (2 * i + 1) * d;
-      if (label < 0) {
-        std::fill_n(row, d, 0.0F);
-      } else {
-        std::copy_n(output + label * d, d, row);
-      }
-    }
-  }
+  for_logits(context, output, h, n, tile, workspace,
+             [&](int64_t first, int64_t count, float* logits) {
+               for_rows(pool, count, rows, [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   float* at = logits + i * rows;
+                   const int64_t label = row_of(labels[first + i], share, rows);
+                   const float logit = label < 0 ? 0 : at[label];
+                   const float top = max_of(at, rows);
+                   const auto sum = static_cast<float>(exponentials(at, rows, top));
+                   terms_of(terms, first + i) = {top, sum, logit};
+                 }
+               });
+               if (gradient == nullptr) return;
+               float* part = gradient + first * 2 * d;
+               gemm_nn(pool, count, d, rows, logits, rows, output, d, Into::write, part, 2 * d);
+               for (int64_t i = 0; i < count; ++i) {
+                 const int64_t label = row_of(labels[first + i], share, rows);
+                 float* row = part + (2 * i + 1) * d;
+                 if (label < 0) {
+                   std::fill_n(row, d, 0.0F);
+                 } else {
+                   std::copy_n(output + label * d, d, row);
+                 }
+               }
+             });
 }
 
 void vocabulary_merge(const float* part, int64_t n, bool first, float* terms) {
@@ -131,26 +142,25 @@ void vocabulary_backward(const BlockContext& context, const float* output, const
   const VocabularyShare& share = context.share;
   const int64_t d = context.model->hidden, rows = context.model->vocab;
   const auto weight = static_cast<float>(scale);
-  for (int64_t first = 0; first < n; first += tile) {
-    const int64_t count = std::min(tile, n - first);
-    float* logits = workspace;
-    gemm_nt(pool, count, rows, d, h + first * d, d, output, d, Into::write, logits, rows);
-    for_rows(pool, count, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Terms& all = terms_of(terms, first + i);
-        float* at = logits + i * rows;
-        const float factor = weight / all.sum;
-        for_lanes(rows, [&](int64_t j, int64_t lanes) {
-          store(at + j, exp(load(at + j, lanes) - all.top) * factor, lanes);
+  for_logits(
+      context, output, h, n, tile, workspace, [&](int64_t first, int64_t count, float* logits) {
+        for_rows(pool, count, rows, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const Terms& all = terms_of(terms, first + i);
+            float* at = logits + i * rows;
+            const float factor = weight / all.sum;
+            for_lanes(rows, [&](int64_t j, int64_t lanes) {
+              store(at + j, exp(load(at + j, lanes) - all.top) * factor, lanes);
+            });
+            const int64_t label = row_of(labels[first + i], share, rows);
+            if (label >= 0) at[label] -= weight;
+          }
         });
-        const int64_t label = row_of(labels[first + i], share, rows);
-        if (label >= 0) at[label] -= weight;
-      }
-    });
-    gemm_tn(pool, rows, d, count, logits, rows, h + first * d, d, Into::add, output_gradient, d);
-    if (dh == nullptr) continue;
-    gemm_nn(pool, count, d, rows, logits, rows, output, d, Into::write, dh + first * d, d);
-  }
+        gemm_tn(pool, rows, d, count, logits, rows, h + first * d, d, Into::add, output_gradient,
+                d);
+        if (dh == nullptr) return;
+        gemm_nn(pool, count, d, rows, logits, rows, output, d, Into::write, dh + first * d, d);
+      });
   if (loss == nullptr) return;
   double total = 0;
   for (int64_t i = 0; i < n; ++i) {

@@ -6,8 +6,8 @@
 
 namespace longspan::cuda {
 
-/// The tables of an embedding unit: tokens [V,d], positions [.,d] or null. Of a cut vocabulary, the
-/// rows [first, first + vocab) of `whole`; 0: it is not cut.
+/// The tables of an embedding unit: tokens [V,d], positions [.,d] or null. If `whole` is not 0,
+/// the vocabulary is cut, and these are its rows [first, first + vocab) of `whole`.
 template <class T>
 struct EmbeddingTables {
   T* tokens = nullptr;

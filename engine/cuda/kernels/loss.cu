@@ -1,7 +1,6 @@
 #include "engine/cuda/kernels/loss.h"
 
-#include <cmath>
-
+#include "engine/cuda/kernels/softmax.cuh"
 #include "engine/cuda/kernels/sums.cuh"
 #include "engine/cuda/launch.h"
 
@@ -29,26 +28,9 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
       T* const at = x + row * vocab;
       const int32_t label = wanted[row];
       const bool valid = label >= 0 && label < vocab;
-      // The maximum so far, and the sum of exp(x - top), which is rescaled when the maximum grows.
-      float top = -INFINITY, sum = 0;
-      each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
-        float value[lanes.value];
-        load(at + j, value);
-        float largest = value[0];
-        for (int k = 1; k < lanes.value; ++k) largest = fmaxf(largest, value[k]);
-        if (largest > top) {
-          sum *= expf(top - largest);
-          top = largest;
-        }
-        for (int k = 0; k < lanes.value; ++k) sum += expf(value[k] - top);
-      });
-      const float own_top = top;
-      top = team.max(top);
-      if (own_top != top) sum *= expf(own_top - top);
-      // Every member reads the label's logit before sum() returns, and so before any member writes.
-      const float logit = valid ? to_float(at[label]) : 0;
-      sum = team.sum(sum);
-      const float share = 1 / sum;
+      const SoftmaxTerms terms = softmax_terms(team, packs, at, vocab, valid ? label : -1);
+      const float top = terms.top;
+      const float share = 1 / terms.sum;
       each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
         float value[lanes.value];
         load(at + j, value);
@@ -59,7 +41,7 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
         store(value, at + j);
       });
       if (team.rank() != 0) return;
-      losses[row] = logf(sum) + (top - logit);
+      losses[row] = logf(terms.sum) + (top - terms.label);
       if (!valid) *fault = {Fault::Kind::label, label};
     });
     add_sum(

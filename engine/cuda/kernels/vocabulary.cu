@@ -2,15 +2,12 @@
 
 #include <cmath>
 
+#include "engine/cuda/kernels/softmax.cuh"
 #include "engine/cuda/kernels/sums.cuh"
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
 namespace {
-
-struct Terms {
-  float top, sum, label;
-};
 
 // The label's row of a share; -1 if another rank has it.
 LONGSPAN_DEVICE int64_t row_of(const VocabularyRows& share, int32_t label) {
@@ -26,30 +23,13 @@ void share_terms(const Queue& queue, const VocabularyRows& share, const int32_t*
   const VocabularyRows own = share;
   const int64_t width = share.rows;
   Fault* fault = queue.fault;
-  Terms* all = reinterpret_cast<Terms*>(terms);
+  SoftmaxTerms* all = reinterpret_cast<SoftmaxTerms*>(terms);
   const bool packs = in_packs({width}, {logits});
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
     T* const at = logits + row * width;
     const int64_t label = row_of(own, labels[row]);
-    // The maximum so far, and the sum of exp(x - top), which is rescaled when the maximum grows.
-    float top = -INFINITY, sum = 0;
-    each_pack(team, packs, width, [&](auto lanes, int64_t j) {
-      float value[lanes.value];
-      load(at + j, value);
-      float largest = value[0];
-      for (int k = 1; k < lanes.value; ++k) largest = fmaxf(largest, value[k]);
-      if (largest > top) {
-        sum *= expf(top - largest);
-        top = largest;
-      }
-      for (int k = 0; k < lanes.value; ++k) sum += expf(value[k] - top);
-    });
-    const float own_top = top;
-    top = team.max(top);
-    if (own_top != top) sum *= expf(own_top - top);
-    // Every member reads the label's logit before sum() returns, and so before any member writes.
-    const float logit = label >= 0 ? to_float(at[label]) : 0;
-    sum = team.sum(sum);
+    const SoftmaxTerms own_terms = softmax_terms(team, packs, at, width, label);
+    const float top = own_terms.top;
     if (exponentials) {
       each_pack(team, packs, width, [&](auto lanes, int64_t j) {
         float value[lanes.value];
@@ -59,14 +39,14 @@ void share_terms(const Queue& queue, const VocabularyRows& share, const int32_t*
       });
     }
     if (team.rank() != 0) return;
-    all[row] = {top, sum, logit};
+    all[row] = own_terms;
     if (labels[row] < 0 || labels[row] >= own.whole) *fault = {Fault::Kind::label, labels[row]};
   });
 }
 
 void merge_terms(const Queue& queue, const float* part, int64_t n, bool first, float* terms) {
-  const Terms* more = reinterpret_cast<const Terms*>(part);
-  Terms* all = reinterpret_cast<Terms*>(terms);
+  const SoftmaxTerms* more = reinterpret_cast<const SoftmaxTerms*>(part);
+  SoftmaxTerms* all = reinterpret_cast<SoftmaxTerms*>(terms);
   for_each(queue, n, [=] LONGSPAN_BODY(int64_t i) {
     if (first) {
       all[i] = more[i];
@@ -95,8 +75,8 @@ void label_rows(const Queue& queue, const VocabularyRows& share, int64_t hidden,
 template <class T>
 void combine_shares(const Queue& queue, int64_t hidden, const T* part, const float* part_terms,
                     const float* terms, int64_t n, bool first, double scale, T* dh) {
-  const Terms* own = reinterpret_cast<const Terms*>(part_terms);
-  const Terms* all = reinterpret_cast<const Terms*>(terms);
+  const SoftmaxTerms* own = reinterpret_cast<const SoftmaxTerms*>(part_terms);
+  const SoftmaxTerms* all = reinterpret_cast<const SoftmaxTerms*>(terms);
   const float weight = static_cast<float>(scale);
   const bool packs = in_packs({hidden}, {part, dh});
   for_each_pack(queue, packs, n, hidden, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
@@ -115,7 +95,7 @@ void share_gradient(const Queue& queue, const VocabularyRows& share, const int32
                     const float* terms, int64_t n, double scale, T* logits) {
   const VocabularyRows own = share;
   const int64_t width = share.rows;
-  const Terms* all = reinterpret_cast<const Terms*>(terms);
+  const SoftmaxTerms* all = reinterpret_cast<const SoftmaxTerms*>(terms);
   const float weight = static_cast<float>(scale);
   const bool packs = in_packs({width}, {logits});
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
@@ -135,7 +115,7 @@ void share_gradient(const Queue& queue, const VocabularyRows& share, const int32
 }
 
 void add_loss(const Queue& queue, const float* terms, int64_t n, double scale, double* loss) {
-  const Terms* all = reinterpret_cast<const Terms*>(terms);
+  const SoftmaxTerms* all = reinterpret_cast<const SoftmaxTerms*>(terms);
   Fault* fault = queue.fault;
   add_sum(
       queue, n, queue.scratch,
