@@ -575,14 +575,18 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
 void StepLowering::embedding_backward() {
   for (int block = first_block(); block < end_block(); ++block) {
     const BufferId dx = builder_.fetch(gradient_[block]);
-    const BufferId tokens = load_tokens(block);
-    builder_.compute(shape(OpKind::embed_backward), -1, block,
-                     {in(tokens), in(dx), inout(gradients(embedding_unit()))});
-    builder_.release(tokens);
+    embedding_gradient(block, dx);
     builder_.release_fetched(gradient_[block], dx);
     builder_.drop(gradient_[block]);
   }
   finish_gradients(embedding_unit());
+}
+
+void StepLowering::embedding_gradient(int block, BufferId dx) {
+  const BufferId tokens = load_tokens(block);
+  builder_.compute(shape(OpKind::embed_backward), -1, block,
+                   {in(tokens), in(dx), inout(gradients(embedding_unit()))});
+  builder_.release(tokens);
 }
 
 }  // namespace longspan

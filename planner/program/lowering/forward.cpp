@@ -107,13 +107,17 @@ void StepLowering::forward_layers() {
 void StepLowering::embedding() {
   const BufferId table = parameters(embedding_unit());
   for (int block = first_block(); block < end_block(); ++block) {
-    const BufferId tokens = load_tokens(block);
-    const BufferId x = device(Tensor::x, 0, block);
-    builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
-    builder_.release(tokens);
-    residual_[block] = builder_.park(x, block_between_uses());
+    residual_[block] = builder_.park(lookup(table, block), block_between_uses());
   }
   release_parameters(embedding_unit());
+}
+
+BufferId StepLowering::lookup(BufferId table, int block) {
+  const BufferId tokens = load_tokens(block);
+  const BufferId x = device(Tensor::x, 0, block);
+  builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
+  builder_.release(tokens);
+  return x;
 }
 
 Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool normed,

@@ -196,6 +196,8 @@ class StepLowering {
                            program_.kind_of_layer(layer));
   }
   void embedding();
+  /// The rows of the block's tokens.
+  BufferId lookup(BufferId table, int block);
   void loss_stage();
 
   // --- token_shares.cpp: runs of layers on a share of the tokens
@@ -268,8 +270,6 @@ class StepLowering {
   /// Begins, and ends, one of the four uses of a microbatch's tokens.
   void open_shared_tokens();
   void close_shared_tokens();
-  BufferId lookup(BufferId table, int block);
-  void embedding_gradient(int block, BufferId dx);
   /// Begins, and ends, one of the uses of the terms of all shares.
   SharedTerms& open_shared_terms();
   void close_shared_terms();
@@ -323,6 +323,8 @@ class StepLowering {
   void drop_gradient(int block);
   void close_backward(int layer, int block, BackwardBlock& b);
   void embedding_backward();
+  /// Adds a block's gradient to those of its tokens' rows.
+  void embedding_gradient(int block, BufferId dx);
 
   // --- split_backward.cpp: gradients of weights apart from those of inputs
   BufferId mlp_backward_input(int layer, int block, BufferId y, BufferId dx);

@@ -118,21 +118,6 @@ void StepLowering::finish_share(int unit) {
 
 // --- the embedding
 
-BufferId StepLowering::lookup(BufferId table, int block) {
-  const BufferId tokens = load_tokens(block);
-  const BufferId x = device(Tensor::x, 0, block);
-  builder_.compute(shape(OpKind::embed_forward), -1, block, {in(table), in(tokens), out(x)});
-  builder_.release(tokens);
-  return x;
-}
-
-void StepLowering::embedding_gradient(int block, BufferId dx) {
-  const BufferId tokens = load_tokens(block);
-  builder_.compute(shape(OpKind::embed_backward), -1, block,
-                   {in(tokens), in(dx), inout(gradients(embedding_unit()))});
-  builder_.release(tokens);
-}
-
 void StepLowering::share_of_embedding() {
   open_shared_tokens();
   const BufferId table = parameters(embedding_unit());
