@@ -5,6 +5,7 @@
 #include "planner/evaluate/by_period.h"
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/program/layer_kinds.h"
+#include "planner/program/layout.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
 #include "planner/program/ring_positions.h"
@@ -18,15 +19,9 @@ using TierBytes = std::array<int64_t, kTierCount>;
 // The most that any rank of the mesh needs, if the first needs `peak`.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
-  const auto exceeds = [&] {
-    for (int tier = 0; limits != nullptr && tier < kTierCount; ++tier) {
-      if (peak[tier] > (*limits)[tier]) return true;
-    }
-    return false;
-  };
   for (const int64_t rank : ranks_to_lay_out(request.strategy.parallel, ops)) {
     if (rank == 0) continue;
-    if (exceeds()) break;
+    if (limits != nullptr && !fits_within(peak, *limits)) break;
     request.rank = rank;
     const TierBytes bytes =
         ops > kMostListedOps ? arenas_by_period(request).bytes : arenas_of(request, limits).bytes;

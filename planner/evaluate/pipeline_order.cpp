@@ -83,7 +83,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     if (cuts_vocabulary(p)) vocabulary_share(model_, 0, p.stages);  // there are rows for all ranks
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
-    order.splits = splits_backward(schedule);
+    order.splits = schedule.has(ActionKind::backward_weight);
     const bool laid_out = can_be_laid_out({model_, c.strategy}, schedule);
     order.laid_out = laid_out && schedule.slices == 1;
     order.sliced_layout = laid_out && schedule.slices > 1;

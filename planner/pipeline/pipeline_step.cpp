@@ -276,8 +276,8 @@ OrderingTask ordering_task(const StepRequest& request, const CostModel& cost,
   for (size_t rank = 0; rank < lists.ranks.size(); ++rank) {
     const auto fits = [&](int64_t units) {
       const double microbatches = held(units, slices);
-      const auto peak = shares.peak(rank, memory, kept, {microbatches, microbatches, 0});
-      return std::equal(peak.begin(), peak.end(), capacity.begin(), std::less_equal<>());
+      return fits_within(shares.peak(rank, memory, kept, {microbatches, microbatches, 0}),
+                         capacity);
     };
     if (!fits(0)) {
       throw no_fit("rank {} of the pipeline exceeds its memory with any order of its list", rank);
@@ -325,13 +325,6 @@ bool can_be_laid_out(const StepRequest& request, const Schedule& schedule) {
          std::all_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
            return std::all_of(actions.begin(), actions.end(), can_be_lowered);
          });
-}
-
-bool splits_backward(const Schedule& schedule) {
-  const std::vector<Action>& list = schedule.ranks[0];
-  return std::any_of(list.begin(), list.end(), [](const Action& action) {
-    return action.kind == ActionKind::backward_weight;
-  });
 }
 
 PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost,

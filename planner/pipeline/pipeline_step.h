@@ -97,7 +97,4 @@ std::optional<std::array<int64_t, kTierCount>> peak_without_times(
 /// attention.
 bool can_be_laid_out(const StepRequest& request, const Schedule& schedule);
 
-/// Whether the gradients of weights are separate actions.
-bool splits_backward(const Schedule& schedule);
-
 }  // namespace longspan

@@ -1,6 +1,7 @@
 #include "planner/program/layout.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/units.h"
 #include "planner/program/layout_walk.h"
@@ -84,6 +85,11 @@ std::vector<std::array<int64_t, kTierCount>> live_bytes_by_op(const Program& pro
     curve[i] = live;
   }
   return curve;
+}
+
+bool fits_within(const std::array<int64_t, kTierCount>& bytes,
+                 const std::array<int64_t, kTierCount>& limits) {
+  return std::equal(bytes.begin(), bytes.end(), limits.begin(), std::less_equal<>());
 }
 
 }  // namespace longspan

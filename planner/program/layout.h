@@ -75,6 +75,10 @@ struct Arenas {
   std::array<Tensor, kTierCount> largest{Tensor::count, Tensor::count, Tensor::count};
   int64_t ops = 0;  // of the program
 };
+/// Whether no tier has more bytes than its limit.
+bool fits_within(const std::array<int64_t, kTierCount>& bytes,
+                 const std::array<int64_t, kTierCount>& limits);
+
 /// The arenas of lay_out(build_program(request)), in a fraction of the time, as neither the list
 /// nor its edges are built. With limits it stops at the first buffer that exceeds them; bytes then
 /// exceed the limits by an unspecified amount. Throws as build_program() does.

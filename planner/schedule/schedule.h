@@ -38,6 +38,8 @@ struct Schedule {
   int32_t all_stages() const { return stages * pipes; }
   bool is_first(int32_t stage) const { return stage % stages == 0; }
   bool is_last(int32_t stage) const { return stage % stages == stages - 1; }
+  /// Whether any list has an action of this kind.
+  bool has(ActionKind kind) const;
   /// By stage: the rank that runs its forwards. REQUIRES: stages do not move.
   std::vector<int32_t> ranks_of_stages() const;
   /// The share of what F of the action's stage, microbatch and slice saves that OFFLOAD moves.

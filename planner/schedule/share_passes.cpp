@@ -20,12 +20,6 @@ struct Pass {
   Action action;
 };
 
-bool has_kind(const Schedule& schedule, Kind kind) {
-  return std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const Action& a) { return a.kind == kind; });
-  });
-}
-
 // The starts, by microbatch, of the first stage's forward and backward.
 struct Starts {
   explicit Starts(int32_t microbatches) : forward(microbatches), backward(microbatches) {}
@@ -49,9 +43,7 @@ Starts starts_of(const Schedule& schedule, const LinkedActions& linked,
 
 }  // namespace
 
-bool cuts_vocabulary(const Schedule& schedule) {
-  return has_kind(schedule, Kind::vocabulary_forward);
-}
+bool cuts_vocabulary(const Schedule& schedule) { return schedule.has(Kind::vocabulary_forward); }
 
 ScheduleCosts unit_costs() {
   ScheduleCosts costs;
@@ -65,7 +57,7 @@ ScheduleCosts unit_costs() {
 
 Schedule with_share_passes(const Schedule& schedule) {
   if (!cuts_vocabulary(schedule)) return schedule;
-  if (has_kind(schedule, Kind::embedding_forward)) return schedule;
+  if (schedule.has(Kind::embedding_forward)) return schedule;
   const LinkedActions linked = link(schedule);
   const ScheduleTiming timing = simulate(schedule, linked, unit_costs());
   const Starts starts = starts_of(schedule, linked, timing);

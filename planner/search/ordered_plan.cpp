@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/pipeline/pipeline_step.h"
+#include "planner/program/layout.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/timing.h"
 #include "planner/search/question.h"
@@ -44,16 +45,21 @@ Plan with_lists(Plan plan, const Schedule& schedule) {
   return plan;
 }
 
-bool fits(const Plan& plan, const TierBytes& capacity) {
-  const std::array<int64_t, kTierCount>& peak = plan.predicted.peak_bytes;
-  return std::equal(peak.begin(), peak.end(), capacity.begin(), std::less_equal<>());
-}
-
 // None if no family has lists for the plan that fit.
 std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
   const Pipeline& p = plan.strategy.parallel.pipeline;
   const CostModel cost(plan.hardware, plan.dtype);
   const auto evaluate_stage = [&](const StepRequest& stage) { return evaluate(stage, cost); };
+  // The task depends on where the stages are, not on their order.
+  std::map<std::vector<int32_t>, OrderingTask> tasks;
+  const auto task_of = [&](const Schedule& lists) -> const OrderingTask& {
+    const std::vector<int32_t> ranks = lists.ranks_of_stages();
+    const auto known = tasks.find(ranks);
+    if (known != tasks.end()) return known->second;
+    OrderingTask task = ordering_task(step_request(plan), cost, evaluate_stage, lists, capacity);
+    task.costs.speeds.clear();  // a solver orders as if ranks shared no processors
+    return tasks.emplace(ranks, std::move(task)).first->second;
+  };
   std::optional<Start> start;
   ScheduleRequest wanted;
   wanted.ranks = static_cast<int32_t>(p.stages);
@@ -70,15 +76,14 @@ std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
       // The stages of its ranks, which do not depend on costs.
       const Schedule stages = make_schedule(family, wanted);
       if (!may_be_ordered(stages)) continue;
-      OrderingTask task = ordering_task(step_request(plan), cost, evaluate_stage, stages, capacity);
-      task.costs.speeds.clear();  // a solver orders as if ranks shared no processors
+      const OrderingTask& task = task_of(stages);
       wanted.costs = task.costs;
       wanted.memory_limit = task.memory_limit;
       Schedule lists = make_schedule(family, wanted);
       if (first_fault(lists, task.costs, task.memory_limit)) continue;
       const double seconds = simulate(lists, task.costs).cost;
       if (start && seconds >= start->lists.cost) continue;
-      start = {plan, {std::string(family.name), std::move(lists), seconds}, std::move(task)};
+      start = {plan, {std::string(family.name), std::move(lists), seconds}, task};
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::failed) throw;
     }
@@ -98,7 +103,8 @@ std::optional<OrderedPlan> ordered(const Start& start, const TierBytes& capacity
     if (first_fault(start.lists.schedule, start.task.costs, units)) break;
     OptimalSchedule order = reorder(start.lists, start.task.costs, units, limits);
     const Plan plan = with_lists(start.plan, order.schedule);
-    if (fits(plan, capacity)) return OrderedPlan{plan, std::move(order), start_seconds};
+    if (fits_within(plan.predicted.peak_bytes, capacity))
+      return OrderedPlan{plan, std::move(order), start_seconds};
   }
   return std::nullopt;
 }
