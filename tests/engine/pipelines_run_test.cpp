@@ -165,24 +165,34 @@ void check_whole_sequences(const std::vector<Case>& cases) {
   }
 }
 
-// Every case on every mesh that takes slices, with or without recomputation.
-void check_slices(const std::vector<Case>& cases) {
+// Every case on every mesh that takes slices. `set(step, turn)` chooses the strategy.
+template <class Set>
+void for_slices(const std::vector<Case>& cases, Set set) {
   int64_t turn = 0;
   for (const Case& c : cases) {
     for (const ParallelLayout& mesh : meshes()) {
       if (mesh.ring > 1) continue;
       StepCase step = step_of(c, mesh, turn);
-      step.sequence = 16 * c.slices;
-      step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
-      step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : 16;
-      if (turn % 4 > 1) recompute_most(step.strategy, turn);
-      // Offloaded are all of a slice, a half, and a third.
-      step.copy_units = 1 + static_cast<double>(turn % 3);
+      set(step, turn);
       ++turn;
       INFO(text_of(step));
       check_against_one_rank(step);
     }
   }
+}
+
+int64_t slices_of(const StepCase& step) { return step.strategy.parallel.pipeline.slices; }
+
+// With or without recomputation.
+void check_slices(const std::vector<Case>& cases) {
+  for_slices(cases, [](StepCase& step, int64_t turn) {
+    step.sequence = 16 * slices_of(step);
+    step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
+    step.strategy.block_tokens = step.strategy.parallel.tensor > 1 ? step.sequence : 16;
+    if (turn % 4 > 1) recompute_most(step.strategy, turn);
+    // Offloaded are all of a slice, a half, and a third.
+    step.copy_units = 1 + static_cast<double>(turn % 3);
+  });
 }
 
 // The bytes that a rank's program copies in each direction as actions of its list.
@@ -205,45 +215,31 @@ std::array<int64_t, 2> copied(const Program& program) {
 TEST_CASE("slices give the numbers of one rank") { check_slices(kSliced); }
 
 TEST_CASE("ranks that share attention have the numbers of one rank") {
-  int64_t turn = 0, lots = 0;
-  for (const Case& c : kShared) {
-    for (const ParallelLayout& mesh : meshes()) {
-      if (mesh.ring > 1) continue;
-      StepCase step = step_of(c, mesh, turn);
-      step.sequence = 16 * c.slices;
-      step.strategy.chunk_tokens = turn % 2 == 0 ? 16 : 8;
-      step.strategy.block_tokens = mesh.tensor > 1 ? step.sequence : turn % 3 == 0 ? 8 : 16;
-      step.strategy.block_tokens = std::max(step.strategy.block_tokens, step.strategy.chunk_tokens);
-      if (turn % 4 > 1) recompute_most(step.strategy, turn);
-      if (turn % 4 == 1) step.strategy.qkv.where = Saved::host;
-      if (turn % 8 == 6) step.strategy.attention_out.fraction = 0.5;
-      ++turn;
-      INFO(text_of(step));
-      check_against_one_rank(step);
-      for (const Op& op : program_of(step, 0).ops) lots += op.kind == OpKind::merge_outputs;
-    }
-  }
+  int64_t lots = 0;
+  for_slices(kShared, [&](StepCase& step, int64_t turn) {
+    Strategy& s = step.strategy;
+    step.sequence = 16 * slices_of(step);
+    s.chunk_tokens = turn % 2 == 0 ? 16 : 8;
+    s.block_tokens = s.parallel.tensor > 1 ? step.sequence : turn % 3 == 0 ? 8 : 16;
+    s.block_tokens = std::max(s.block_tokens, s.chunk_tokens);
+    if (turn % 4 > 1) recompute_most(s, turn);
+    if (turn % 4 == 1) s.qkv.where = Saved::host;
+    if (turn % 8 == 6) s.attention_out.fraction = 0.5;
+    for (const Op& op : program_of(step, 0).ops) lots += op.kind == OpKind::merge_outputs;
+  });
   CHECK(lots > 100);
 }
 
 TEST_CASE("slices of equal work give the numbers of one rank") {
-  int64_t turn = 0;
-  for (const Case& c : kSliced) {
-    for (const ParallelLayout& mesh : meshes()) {
-      if (mesh.ring > 1) continue;
-      StepCase step = step_of(c, mesh, turn);
-      step.strategy.parallel.pipeline.equal_work = true;
-      step.sequence = 48 * c.slices;
-      step.strategy.chunk_tokens = turn % 2 == 0 ? 8 : 4;
-      step.strategy.block_tokens = 8;
-      if (turn % 4 > 1) recompute_most(step.strategy, turn);
-      ++turn;
-      INFO(text_of(step));
-      const auto lengths = slice_lengths(step.model, step.strategy, step.sequence);
-      CHECK(lengths.front() > lengths.back());
-      check_against_one_rank(step);
-    }
-  }
+  for_slices(kSliced, [](StepCase& step, int64_t turn) {
+    step.strategy.parallel.pipeline.equal_work = true;
+    step.sequence = 48 * slices_of(step);
+    step.strategy.chunk_tokens = turn % 2 == 0 ? 8 : 4;
+    step.strategy.block_tokens = 8;
+    if (turn % 4 > 1) recompute_most(step.strategy, turn);
+    const auto lengths = slice_lengths(step.model, step.strategy, step.sequence);
+    CHECK(lengths.front() > lengths.back());
+  });
 }
 
 TEST_CASE("a pipeline gives the numbers of one rank") { check_whole_sequences(kWhole); }

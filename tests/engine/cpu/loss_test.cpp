@@ -1,34 +1,12 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "tests/engine/cpu/cpu_test.h"
+#include "tests/engine/cpu/loss_case.h"
 
 using namespace longspan;
 using namespace longspan::cpu_test;
 
 namespace {
-
-struct LossCase {
-  LossCase(const ModelSpec& spec, int64_t rows, uint32_t seed) : model(spec), n(rows) {
-    Random random(seed);
-    const int64_t norm = model.norm == Norm::layernorm ? 2 * model.hidden : model.hidden;
-    head = random.normal(norm);
-    output = random.normal(model.vocab * model.hidden, 0.5F);
-    x = random.normal(n * model.hidden);
-    labels = random.below(n, model.vocab);
-    head_start = random.normal(norm);
-    output_start = random.normal(model.vocab * model.hidden);
-  }
-  ModelSpec model;
-  int64_t n;
-  Floats head, output, x, head_start, output_start;
-  std::vector<int32_t> labels;
-};
-
-struct LossResult {
-  double loss = 0.5;  // the sum is added to this initial value
-  Floats dx, head, output;
-};
 
 LossResult run(ThreadPool& pool, const LossCase& c, int64_t tile, double scale, bool in_place) {
   const cpu::BlockContext context = cpu::make_block_context(c.model, pool);
@@ -55,17 +33,7 @@ TEST_CASE("loss and its gradients for every tile, in place and not") {
   const LossCase c(spec, 7, 41);
   ThreadPool pool(2);
   const LossResult got = run(pool, c, tile, scale, in_place);
-  Doubles head = widen(c.head), output = widen(c.output), x = widen(c.x);
-  const auto f = [&] { return reference::loss(spec, head, output, x, c.labels, 1); };
-  CHECK(got.loss - 0.5 == Approx(scale * f()).epsilon(1e-6));
-  const auto scaled_differences = [&](Doubles& at) {
-    Doubles gradient = reference::differences(f, at);
-    for (double& g : gradient) g *= scale;
-    return gradient;
-  };
-  CHECK(error_of(got.dx, scaled_differences(x)) < kGradientError);
-  CHECK(error_of(got.head, plus(c.head_start, scaled_differences(head))) < kGradientError);
-  CHECK(error_of(got.output, plus(c.output_start, scaled_differences(output))) < kGradientError);
+  check_result(got, c, scale);
 }
 
 TEST_CASE("a large vocabulary is summed accurately") {

@@ -3,40 +3,18 @@
 
 #include "base/error.h"
 #include "models/vocabulary_share.h"
-#include "tests/engine/cpu/cpu_test.h"
+#include "tests/engine/cpu/loss_case.h"
 
 using namespace longspan;
 using namespace longspan::cpu_test;
 
 namespace {
 
-struct ShareCase {
-  ShareCase(const ModelSpec& spec, int64_t rows, uint32_t seed) : model(spec), n(rows) {
-    Random random(seed);
-    const int64_t norm = model.norm == Norm::layernorm ? 2 * model.hidden : model.hidden;
-    head = random.normal(norm);
-    output = random.normal(model.vocab * model.hidden, 0.5F);
-    x = random.normal(n * model.hidden);
-    labels = random.below(n, model.vocab);
-    head_start = random.normal(norm);
-    output_start = random.normal(model.vocab * model.hidden);
-  }
-  ModelSpec model;
-  int64_t n;
-  Floats head, output, x, head_start, output_start;
-  std::vector<int32_t> labels;
-};
-
-struct ShareResult {
-  double loss = 0.5;  // the sum is added to this initial value
-  Floats dx, head, output;
-};
-
 // All ranks one after another, with the gradient of the output in T or in S.
-ShareResult run_shares(ThreadPool& pool, const ShareCase& c, int64_t ranks, int64_t tile,
-                       double scale, bool in_t) {
+LossResult run_shares(ThreadPool& pool, const LossCase& c, int64_t ranks, int64_t tile,
+                      double scale, bool in_t) {
   const int64_t d = c.model.hidden, columns = cpu::kTermColumns;
-  ShareResult result;
+  LossResult result;
   result.output = c.output_start;
   const cpu::BlockContext whole = cpu::make_block_context(c.model, pool);
   Guarded h(c.n * d);
@@ -101,37 +79,27 @@ TEST_CASE("shares of a vocabulary add up to the loss and its gradients") {
   const bool in_t = GENERATE(false, true);
   const double scale = GENERATE(1.0, 1.0 / 4096);
   CAPTURE(spec.name, ranks, tile, in_t, scale);
-  const ShareCase c(spec, 7, 51);
+  const LossCase c(spec, 7, 51);
   ThreadPool pool(2);
-  const ShareResult got = run_shares(pool, c, ranks, tile, scale, in_t);
-  Doubles head = widen(c.head), output = widen(c.output), x = widen(c.x);
-  const auto f = [&] { return reference::loss(spec, head, output, x, c.labels, 1); };
-  CHECK(got.loss - 0.5 == Approx(scale * f()).epsilon(1e-6));
-  const auto scaled_differences = [&](Doubles& at) {
-    Doubles gradient = reference::differences(f, at);
-    for (double& g : gradient) g *= scale;
-    return gradient;
-  };
-  CHECK(error_of(got.dx, scaled_differences(x)) < kGradientError);
-  CHECK(error_of(got.head, plus(c.head_start, scaled_differences(head))) < kGradientError);
-  CHECK(error_of(got.output, plus(c.output_start, scaled_differences(output))) < kGradientError);
+  const LossResult got = run_shares(pool, c, ranks, tile, scale, in_t);
+  check_result(got, c, scale);
 }
 
 TEST_CASE("logits of a thousand do not overflow in shares") {
-  ShareCase c(llama(), 5, 53);
+  LossCase c(llama(), 5, 53);
   for (float& v : c.output) v *= 500;
   ThreadPool pool(1);
   const double want =
       reference::loss(c.model, widen(c.head), widen(c.output), widen(c.x), c.labels, 1);
   for (const bool in_t : {false, true}) {
-    const ShareResult got = run_shares(pool, c, 3, 5, 1, in_t);
+    const LossResult got = run_shares(pool, c, 3, 5, 1, in_t);
     CHECK(got.loss - 0.5 == Approx(want).epsilon(1e-6));
     for (const float v : got.dx) CHECK(std::isfinite(v));
   }
 }
 
 TEST_CASE("shares refuse a bad label and a loss that is not finite") {
-  ShareCase c(llama(), 5, 54);
+  LossCase c(llama(), 5, 54);
   ThreadPool pool(2);
   c.labels[2] = GENERATE(-1, -100, 37);
   CHECK_THROWS_AS(run_shares(pool, c, 2, 2, 1, true), Error);
