@@ -153,6 +153,24 @@ std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
   return path;
 }
 
+nlohmann::json train(const testing::TemporaryFolder& folder, const std::string& plan, int64_t ranks,
+                     const std::vector<std::string>& more) {
+  const std::string record = folder.path() / "run.json";
+  std::vector<std::string> words = {"run", plan, "--lr", "1e-2", "-o", record};
+  if (ranks > 1) words.insert(words.end(), {"--local-ranks", std::to_string(ranks)});
+  const Result result = longspan(joined(words, more));
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  CHECK(result.err.empty());
+  return nlohmann::json::parse(read_text(record));
+}
+
+std::vector<double> losses(const nlohmann::json& record) {
+  std::vector<double> values;
+  for (const nlohmann::json& step : record.at("steps")) values.push_back(step.at("loss"));
+  return values;
+}
+
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

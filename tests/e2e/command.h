@@ -85,6 +85,13 @@ std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
                             const std::vector<std::string>& more,
                             const std::string& sequence = "256");
 
+/// Runs a plan with `longspan run`, by threads if it has several ranks, with `more` arguments.
+/// Returns its record. Fails the test unless it succeeds without a word on standard error.
+nlohmann::json train(const testing::TemporaryFolder& folder, const std::string& plan, int64_t ranks,
+                     const std::vector<std::string>& more = {});
+/// The losses of a record's steps.
+std::vector<double> losses(const nlohmann::json& record);
+
 /// Names of the entries of a folder, sorted.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 

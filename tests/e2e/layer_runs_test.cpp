@@ -49,25 +49,14 @@ std::string plan_in_runs(const TemporaryFolder& folder, const std::string& model
 
 json train_in_runs(const TemporaryFolder& folder, const std::string& plan, int ranks,
                    const std::vector<std::string>& more) {
-  const std::string record = folder.path() / "run.json";
-  std::vector<std::string> words = {"run", plan, "--lr", "1e-2", "--warmup", "1", "-o", record};
-  if (ranks > 1) words.insert(words.end(), {"--local-ranks", std::to_string(ranks)});
-  const Result result = longspan(joined(words, more));
-  INFO(result.out << result.err);
-  REQUIRE(result.status == 0);
-  const json run = json::parse(read_text(record));
+  const json run = train(folder, plan, ranks, joined({"--warmup", "1"}, more));
   for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
     CHECK(run.at("measured").at(tier) == run.at("predicted").at(tier));
   }
-  const json verdict = longspan_json({"compare", plan, record, "--tolerance", "1e12"});
+  const json verdict =
+      longspan_json({"compare", plan, folder.path() / "run.json", "--tolerance", "1e12"});
   CHECK(verdict.at("memory_agrees") == true);
   return run;
-}
-
-std::vector<double> losses_in_runs(const json& record) {
-  std::vector<double> values;
-  for (const json& step : record.at("steps")) values.push_back(step.at("loss"));
-  return values;
 }
 
 }  // namespace
@@ -89,15 +78,14 @@ TEST_CASE("models in runs train on one rank and on two, in the memory foretold")
       INFO(name << ", " << runs);
       const std::string alone = plan_in_runs(folder, model, 1, {"--micro-batches", "2"});
       const std::vector<double> expected =
-          losses_in_runs(train_in_runs(folder, alone, 1, {"--steps", "3"}));
+          losses(train_in_runs(folder, alone, 1, {"--steps", "3"}));
       CHECK(expected.back() < expected.front());
       for (int i = 0; i < 2; ++i) {
         const auto& mesh = meshes[turn++ % std::size(meshes)];
         CAPTURE(mesh.flags);
         const std::string plan = plan_in_runs(
             folder, model, 2, joined({"--micro-batches", mesh.microbatches}, mesh.flags));
-        const std::vector<double> actual =
-            losses_in_runs(train_in_runs(folder, plan, 2, {"--steps", "3"}));
+        const std::vector<double> actual = losses(train_in_runs(folder, plan, 2, {"--steps", "3"}));
         REQUIRE(actual.size() == expected.size());
         for (size_t s = 0; s < actual.size(); ++s) {
           CHECK(actual[s] == Approx(expected[s]).epsilon(1e-5));
@@ -114,7 +102,7 @@ TEST_CASE("a checkpoint of a model in runs resumes, also on other ranks") {
                     resumed = folder.path() / "resumed";
   const std::string one = plan_in_runs(folder, model, 1, {"--micro-batches", "2"});
   const std::vector<double> expected =
-      losses_in_runs(train_in_runs(folder, one, 1, {"--steps", "4", "--checkpoint", through}));
+      losses(train_in_runs(folder, one, 1, {"--steps", "4", "--checkpoint", through}));
   train_in_runs(folder, one, 1, {"--steps", "4", "--stop-after", "2", "--checkpoint", half});
   train_in_runs(folder, one, 1, {"--steps", "4", "--resume", half, "--checkpoint", resumed});
   CHECK(read_text(through) == read_text(resumed));
@@ -127,7 +115,7 @@ TEST_CASE("a checkpoint of a model in runs resumes, also on other ranks") {
     const json record =
         train_in_runs(folder, two, 2,
                       {"--steps", "4", "--resume", half, "--checkpoint", folder.path() / "other"});
-    const std::vector<double> rest = losses_in_runs(record);
+    const std::vector<double> rest = losses(record);
     REQUIRE(rest.size() == 2);
     for (size_t s = 0; s < 2; ++s) CHECK(rest[s] == Approx(expected[2 + s]).epsilon(1e-5));
   }

@@ -27,30 +27,6 @@ const std::vector<std::string> kMeshes[] = {
     {"--pipeline", "2", "--schedule", "1f1b-vocab-1", "--ulysses", "2"},
     {"--pipeline", "2", "--schedule", "1f1b-vocab-2", "--data", "2"}};
 
-struct Trained {
-  json record;
-  std::string plan;
-};
-
-Trained train(const TemporaryFolder& folder, const std::string& plan, int64_t ranks,
-              std::vector<std::string> more = {}) {
-  const std::string record = folder.path() / "run.json";
-  std::vector<std::string> words = {"run", plan, "--lr", "1e-2", "-o", record};
-  if (ranks > 1) words.insert(words.end(), {"--local-ranks", std::to_string(ranks)});
-  words.insert(words.end(), more.begin(), more.end());
-  const Result result = longspan(words);
-  INFO(result.out << result.err);
-  REQUIRE(result.status == 0);
-  CHECK(result.err.empty());
-  return {json::parse(read_text(record)), plan};
-}
-
-std::vector<double> losses(const json& record) {
-  std::vector<double> values;
-  for (const json& step : record.at("steps")) values.push_back(step.at("loss"));
-  return values;
-}
-
 }  // namespace
 
 TEST_CASE("ranks train the numbers of one, in the memory and with the messages foretold") {
@@ -62,7 +38,7 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
   };
   const std::string alone =
       make_ranks_plan(folder, 1, {"--micro-batches", "4", "--strategy", "checkpoint"});
-  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "3"}).record);
+  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "3"}));
   for (const std::vector<std::string>& mesh : kMeshes) {
     std::vector<std::string> flags = mesh;
     flags.insert(flags.end(), {"--micro-batches", std::to_string(sequences(mesh))});
@@ -70,7 +46,7 @@ TEST_CASE("ranks train the numbers of one, in the memory and with the messages f
     if (mesh.front() != "--pipeline") flags.insert(flags.end(), {"--strategy", "checkpoint"});
     CAPTURE(flags);
     const std::string plan = make_ranks_plan(folder, 4, flags);
-    const json record = train(folder, plan, 4, {"--steps", "3"}).record;
+    const json record = train(folder, plan, 4, {"--steps", "3"});
     const std::vector<double> actual = losses(record);
     REQUIRE(actual.size() == expected.size());
     for (size_t i = 0; i < actual.size(); ++i)
@@ -102,8 +78,8 @@ TEST_CASE("slices of equal work of the search's choice train the numbers of one 
   const std::string sliced = planned("sliced.yaml", {"--hw", machine, "--pipeline", "2",
                                                      "--schedule", "seq1f1b", "--slices", "4"});
   CHECK_THAT(read_text(sliced), Contains("split: work"));
-  const std::vector<double> expected = losses(train(folder, whole, 1, {"--steps", "2"}).record);
-  const json record = train(folder, sliced, 2, {"--steps", "2"}).record;
+  const std::vector<double> expected = losses(train(folder, whole, 1, {"--steps", "2"}));
+  const json record = train(folder, sliced, 2, {"--steps", "2"});
   const std::vector<double> actual = losses(record);
   REQUIRE(actual.size() == expected.size());
   for (size_t i = 0; i < actual.size(); ++i) CHECK(actual[i] == Approx(expected[i]).epsilon(1e-5));
@@ -136,7 +112,7 @@ TEST_CASE("schedules that offload or repeat forwards train the numbers of one ra
   };
   const std::string alone =
       planned("alone", {"--hw", kHardware, "--micro-batches", "4", "--strategy", "checkpoint"});
-  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "2"}).record);
+  const std::vector<double> expected = losses(train(folder, alone, 1, {"--steps", "2"}));
   for (const auto& [schedule, more] :
        {std::pair{"po-h", std::vector<std::string>{"--virtual", "2"}},
         {"po-f", {"--virtual", "2"}},
@@ -145,7 +121,7 @@ TEST_CASE("schedules that offload or repeat forwards train the numbers of one ra
         {"chronos-recomp", {"--virtual", "2"}}}) {
     INFO(schedule);
     const std::string plan = on_ranks(schedule, more);
-    const json record = train(folder, plan, 4, {"--steps", "2"}).record;
+    const json record = train(folder, plan, 4, {"--steps", "2"});
     const std::vector<double> actual = losses(record);
     REQUIRE(actual.size() == expected.size());
     for (size_t i = 0; i < actual.size(); ++i)
@@ -173,14 +149,13 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
   const std::string one = make_ranks_plan(folder, 1, {"--strategy", "baseline"});
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   const std::vector<double> through =
-      losses(train(folder, four, 4, {"--steps", "6", "--checkpoint", file("end")}).record);
+      losses(train(folder, four, 4, {"--steps", "6", "--checkpoint", file("end")}));
   train(folder, four, 4, {"--steps", "6", "--stop-after", "3", "--checkpoint", file("half")});
 
   SECTION("the same ranks: bit for bit") {
     const std::vector<double> rest =
         losses(train(folder, four, 4,
-                     {"--steps", "6", "--resume", file("half"), "--checkpoint", file("again")})
-                   .record);
+                     {"--steps", "6", "--resume", file("half"), "--checkpoint", file("again")}));
     CHECK(rest == std::vector<double>(through.begin() + 3, through.end()));
     CHECK(read_text(file("again")) == read_text(file("end")));
   }
@@ -188,7 +163,7 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
     for (const auto& [plan, ranks] :
          {std::pair{two, 2}, std::pair{cut, 2}, std::pair{staged, 4}, std::pair{one, 1}}) {
       const std::vector<double> rest =
-          losses(train(folder, plan, ranks, {"--steps", "6", "--resume", file("half")}).record);
+          losses(train(folder, plan, ranks, {"--steps", "6", "--resume", file("half")}));
       REQUIRE(rest.size() == 3);
       for (size_t i = 0; i < 3; ++i) CHECK(rest[i] == Approx(through[i + 3]).epsilon(1e-5));
     }
@@ -198,7 +173,7 @@ TEST_CASE("a checkpoint of ranks is whole, and another number of ranks resumes f
             {"--steps", "6", "--resume", file("half"), "--stop-after", "1", "--checkpoint",
              file("cut")});
       const std::vector<double> rest =
-          losses(train(folder, one, 1, {"--steps", "6", "--resume", file("cut")}).record);
+          losses(train(folder, one, 1, {"--steps", "6", "--resume", file("cut")}));
       REQUIRE(rest.size() == 2);
       for (size_t i = 0; i < 2; ++i) CHECK(rest[i] == Approx(through[i + 4]).epsilon(1e-5));
     }
