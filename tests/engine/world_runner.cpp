@@ -26,8 +26,9 @@ std::vector<float> slice_held(const WorldOutcome& world, const std::vector<int>&
   return all;
 }
 
-// Writes the shares of a cut vocabulary into the embedding or head unit. Of the final norm all
-// ranks have a copy; the one in use is that of the last stage, whose gradient is not zero.
+// Writes the shares of a cut vocabulary into the embedding or head unit. All ranks
+// have a copy of the final norm; the one in use is that of the last stage, whose gradient is not
+// zero.
 void gather_shares(const StepCase& step, const WorldOutcome& world, size_t unit,
                    std::vector<std::vector<float>> StepOutcome::*values, std::vector<float>& all) {
   const ParallelLayout& parallel = step.strategy.parallel;
