@@ -22,6 +22,8 @@ class ForwardingBackend : public Backend {
            const StepContext& context) override {
     backend_->run(program, op, operands, context);
   }
+  void abandon(const std::string& reason) noexcept override { backend_->abandon(reason); }
+  bool cancel() noexcept override { return backend_->cancel(); }
   int64_t sent_bytes() const override { return backend_->sent_bytes(); }
   DeviceQueues* queues() override { return backend_->queues(); }
 
