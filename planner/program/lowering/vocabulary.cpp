@@ -9,8 +9,9 @@
 // tokens of other ranks; the first stage's forward adds them up, and its backward sends their
 // gradient to all.
 //
-// All of this goes in messages between two ranks, blocks from first to last, gradients from last to
-// first. What an action receives comes before its computation, what it sends after it.
+// All of this goes in messages between two ranks: blocks from first to last, except gradients of T
+// and G, from last to first. The receiver takes them in the sender's order. What an action receives
+// comes before its computation, what it sends after it.
 #include <algorithm>
 #include <utility>
 
@@ -344,7 +345,8 @@ void StepLowering::gather_output_gradient() {
   const bool from_t = program_.vocabulary.gradient_in_t;
   const SharedRows own = take_shared(from_t ? Tensor::sum_own : Tensor::vocabulary_gradient);
   const SharedTerms* terms = from_t ? nullptr : &open_shared_terms();
-  for (int block = blocks_ - 1; block >= 0; --block) {
+  for (int i = 0; i < blocks_; ++i) {
+    const int block = from_t ? blocks_ - 1 - i : i;  // S sends its parts from the first block on
     const Parked waiting = gradient_[block];
     BufferId dh = -1;
     if (from_t) {

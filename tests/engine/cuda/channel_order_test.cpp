@@ -19,7 +19,7 @@ StepCase pipeline(const Pipeline& of, int64_t microbatches) {
   step.strategy.parallel.ulysses = 2;
   step.strategy.parallel.pipeline = of;
   step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
-  step.sequence = 16 * of.slices;
+  step.sequence = 2 * 16 * of.slices;  // two blocks a slice
   step.microbatches = microbatches;
   return step;
 }
@@ -79,7 +79,7 @@ TEST_CASE("a stage's residuals and its gradients have a channel each") {
       const auto from = static_cast<int>(channel.number / 2);
       CHECK(channel.sender == 2 * from + rank % 2);
       CHECK(channel.receiver == channel.sender + (channel.number % 2 == 0 ? 2 : -2));
-      CHECK(channel.messages.size() == 4);
+      CHECK(channel.messages.size() == 8);  // two blocks of four microbatches
       for (const int64_t message : channel.messages) {
         CHECK(message / links.channel_messages == channel.number);
       }
@@ -102,7 +102,7 @@ TEST_CASE("another order of receiving is refused on every rank") {
                           [](int rank, RankLinks& links) {
                             if (rank == 3) links.channels[1].messages.pop_back();
                           }),
-                    Catch::Contains(text + "4 on"));
+                    Catch::Contains(text + "8 on"));
 }
 
 }  // namespace longspan::testing
