@@ -323,7 +323,10 @@ class Longest {
     auto length = static_cast<double>(most);
     double down = kDown;
     for (int looks = 0; looks < kTimedLooks && length >= static_cast<double>(least_); ++looks) {
-      if (!reach_in_time(static_cast<int64_t>(length), kTimedSlack) && best().sequence == 0) {
+      // At the first length, hardly anything is within the time.
+      const bool thorough = looks > 0;
+      if (!reach_in_time(static_cast<int64_t>(length), kTimedSlack, thorough) &&
+          best().sequence == 0) {
         length *= std::exchange(down, down * kDown);
         continue;
       }
@@ -373,7 +376,7 @@ class Longest {
       if (static_cast<double>(best().sequence) >= enough) return;
       length = std::max(length, kTimedStep * static_cast<double>(best().sequence));
       if (length >= static_cast<double>(found_.bound)) return;
-      if (reach_in_time(static_cast<int64_t>(length), 1)) continue;
+      if (reach_in_time(static_cast<int64_t>(length), 1, false)) continue;
       if (none_in_time_) {
         found_.bound = static_cast<int64_t>(length);
         return;
@@ -398,8 +401,10 @@ class Longest {
     }
   }
   // Searches for the fastest plan of a length within `slack` times the time, or for any plan if
-  // slack is 1; then extends its knobs to the longest length within the time.
-  bool reach_in_time(int64_t length, double slack) {
+  // slack is 1; then extends its knobs to the longest length within the time. With `thorough` it
+  // searches as `plan` does first, without limits on time, if that search finds nothing; and from
+  // then on only so, once that has found a longer sequence.
+  bool reach_in_time(int64_t length, double slack, bool thorough) {
     Wanted wanted;
     wanted.gap = kTimedGap;
     wanted.time = {slack * time_.step_seconds, time_.tokens_per_second / slack};
@@ -409,9 +414,28 @@ class Longest {
     if (!wanted.first && !shape_.layout.parallel.has_pipeline()) {
       std::erase_if(frames, [](const Candidate& c) { return c.strategy.parallel.has_pipeline(); });
     }
-    const Found found = best_first(evaluator_, margin_, frames, options_, wanted, kTimedEffort);
-    none_in_time_ = !found.best && found.bound >= 1e300;
-    return found.best && extend(found.best->candidate);
+    if (!as_plan_) {
+      const Found found = best_first(evaluator_, margin_, frames, options_, wanted, kTimedEffort);
+      none_in_time_ = !found.best && found.bound >= 1e300;
+      if (extend_or_shorten(found)) return true;
+      if (found.best || none_in_time_ || !thorough) return false;
+    }
+    wanted.time = {};
+    wanted.first = false;
+    const Found found = best_first(evaluator_, margin_, frames, options_, wanted, {});
+    if (!found.best || !extend(found.best->candidate)) return false;
+    return as_plan_ = true;
+  }
+
+  // Extends what was found, or what was nearest to fitting: a candidate with a small overflow fits
+  // a length that is shorter by at least that part. Returns whether the result is notably longer
+  // than the best so far.
+  bool extend_or_shorten(const Found& found) {
+    const std::optional<Scored>& from = found.best ? found.best : found.nearest;
+    if (!from || from->score.overflow > kMostOverflow) return false;
+    const auto length = static_cast<double>(from->candidate.sequence);
+    if (length / (1 + from->score.overflow) <= static_cast<double>(best().sequence)) return false;
+    return from->candidate.sequence <= wanted_.most && extend(from->candidate);
   }
 
   // Searches for any candidate that fits a length, then extends its knobs. Returns whether the
@@ -443,13 +467,9 @@ class Longest {
     Effort effort = kEffort;
     effort.exact_ops = std::max(effort.exact_ops, size.at_most);
     const Found found = best_first(evaluator_, margin_, frames, options_, any, effort);
-    // A candidate with a small overflow fits a length that is shorter by at least that part.
     const std::optional<Scored>& from = found.best ? found.best : found.nearest;
     if (from && length == least_) note_short(from->candidate);
-    if (!from || from->score.overflow > kMostOverflow) return false;
-    const double shorter = static_cast<double>(length) / (1 + from->score.overflow);
-    if (shorter <= static_cast<double>(best().sequence)) return false;
-    return from->candidate.sequence <= wanted_.most && extend(from->candidate);
+    return extend_or_shorten(found);
   }
 
   // Finds the longest length of the same knobs, by live bytes and bounds on time, both scaled by
@@ -586,6 +606,7 @@ class Longest {
   TimeLimits time_;  // the limits that apply now
   double least_short_ = kInfinity;
   bool none_in_time_ = false;  // no frame can reach the length tried last
+  bool as_plan_ = false;       // only a search as that of `plan` has found the best so far
   FrameShape shape_;           // of the best so far
   std::array<int64_t, kSizes.size()>
       missed_{};  // by size: the shortest length at which nothing fits
