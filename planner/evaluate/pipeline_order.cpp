@@ -65,6 +65,7 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   wanted.slices = static_cast<int32_t>(p.slices);
   const StageTimes times = times_of(dense);
   wanted.costs = uniform_costs(wanted.virtual_stages, times, {}, 0);
+  wanted.costs.together = true;
   const int64_t of_layer = kMicrobatchUnits * p.slices;
   wanted.costs.memory.clear();
   for (const int64_t of_it : layers) {

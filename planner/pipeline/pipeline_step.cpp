@@ -127,6 +127,7 @@ ScheduleCosts costs_of(const StepRequest& request, const StagePrograms& programs
   costs.sharing_ranks = ranks_that_share(p);
   costs.speeds = cost.speeds_of_stages(p.stages);
   costs.both_ways = true;
+  costs.together = true;
   costs.copy_speeds = copy_speeds(cost.interference());
   costs.communication = *std::max_element(costs.messages.begin(), costs.messages.end());
   return costs;

@@ -86,6 +86,9 @@ struct ScheduleCosts {
   double sending = 0;  ///< how long a rank stops after an action that another rank needs
   /// For actions that run as one: the share of the shorter ones that the longest hides, 0 to 1.
   double hidden = 0;
+  /// Whether the ranks begin a step together, as where one norm of all gradients ends it; the span
+  /// of a rank then begins at 0.
+  bool together = false;
   int32_t ranks_per_channel = 1;  ///< neighbouring ranks that share a copy channel to their host
   bool both_ways = false;         ///< a channel offloads and reloads at the same time
   /// If ranks are shares of one machine: how many times as fast as its times a rank computes while

@@ -21,6 +21,7 @@ void summarise(const Schedule& schedule, const LinkedActions& linked, const Sche
   for (int32_t rank = 0; rank < ranks; ++rank) {
     RankTiming& own = timing.ranks[rank];
     own.end = std::max(own.end, own.start);  // if it computes nothing
+    if (costs.together) own.start = 0;
     timing.cost = std::max(timing.cost, own.span());
     timing.makespan = std::max(timing.makespan, own.end);
     busy += own.busy;

@@ -12,8 +12,8 @@
 //     one each way; neighbouring ranks may share a channel. A rank waits for a copy where it needs
 //     the reloaded data, and at AWAIT;
 //   * the cost of a step is the longest span of a rank, from the start of its first computation to
-//     the end of its last (the optimizer needs no barrier between ranks); the makespan is also
-//     given;
+//     the end of its last (the optimizer needs no barrier between ranks). If ranks begin together
+//     (ScheduleCosts::together), it is the makespan, which is always given too;
 //   * the bubble rate is the share of that cost in which ranks do not compute, mean over ranks.
 // Linking is the expensive part; a schedule linked once can be timed with many costs. Pure
 // functions; safe from any thread.
@@ -28,7 +28,7 @@
 namespace longspan {
 
 struct RankTiming {
-  double start = 0;  ///< of its first computation
+  double start = 0;  ///< of its first computation, or 0 if ranks begin together
   double end = 0;    ///< of its last computation
   double busy = 0;   ///< time spent computing
   int64_t peak_memory = 0;

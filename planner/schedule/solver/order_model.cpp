@@ -113,7 +113,10 @@ void OrderModel::add_times(const ScheduleCosts& costs) {
                              ? costs.communication
                              : *std::max_element(costs.messages.begin(), costs.messages.end());
   const double all = (longest_ + slowest) / unit_ * 2 * ranks();
-  for (int32_t rank = 0; rank < ranks(); ++rank) offsets_.push_back(milp_.add_number(0, all));
+  const double latest_start = costs.together ? 0 : all;
+  for (int32_t rank = 0; rank < ranks(); ++rank) {
+    offsets_.push_back(milp_.add_number(0, latest_start));
+  }
   for (int32_t a = 0; a < order_.count(); ++a) {
     const double latest = std::max(before_[a], longest_ - after_[a]);
     starts_.push_back(milp_.add_number(before_[a] / unit_, latest / unit_));

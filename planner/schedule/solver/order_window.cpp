@@ -400,9 +400,10 @@ class FixedOrder::Writer {
 
 std::optional<FixedOrder::Model> FixedOrder::model_of(const Window& window) const {
   std::vector<int32_t> inside;
+  // The first action stays where a rank's span begins with it.
+  const int32_t kept = costs_.together ? 0 : 1;
   for (int32_t rank = window.first_rank; rank < window.end_rank; ++rank) {
-    // A rank's span begins with its first action, which stays.
-    for (int32_t i = first_item_[rank] + 1; i < first_item_[rank + 1]; ++i) {
+    for (int32_t i = first_item_[rank] + kept; i < first_item_[rank + 1]; ++i) {
       const double start = timing_.starts[items_[i].action];
       if (start >= window.from && start < window.to) inside.push_back(i);
     }

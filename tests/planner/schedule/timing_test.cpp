@@ -55,6 +55,21 @@ TEST_CASE("two stages and two microbatches, by hand") {
   CHECK(t.ranks[0].peak_action == 1);
 }
 
+TEST_CASE("ranks that begin a step together wait for their first action within it") {
+  ScheduleRequest request = testing::request_of({.ranks = 3, .microbatches = 3});
+  const Schedule s = make_schedule(schedule_family("zb-h2"), request);
+  const ScheduleTiming apart = simulate(s, request.costs);
+  request.costs.together = true;
+  const ScheduleTiming t = simulate(s, request.costs);
+  CHECK(t.starts == apart.starts);
+  CHECK(t.makespan == apart.makespan);
+  CHECK(t.cost == t.makespan);
+  CHECK(t.cost > apart.cost);
+  double busy = 0;
+  for (const RankTiming& rank : t.ranks) busy += rank.busy;
+  CHECK(t.bubble_rate == Approx(1 - busy / (3 * t.makespan)));
+}
+
 TEST_CASE("a rank stops behind what it sends, by hand") {
   // Rank 0: F0 0-1, F1 1.5-2.5, B0 5-7, B1 8.5-10.5; rank 1: F0 1.5-2.5, B0 2.5-4.5 (sent till 5),
   // F1 5-6, B1 6-8 (sent till 8.5, which is not of its span).

@@ -127,6 +127,7 @@ ScheduleRequest random_request(unsigned seed, int32_t ranks, int32_t microbatche
     request.costs.memory.push_back({.activations = 4, .for_weights = number(0, 4)});
   }
   request.costs.communication = number(0, 4) / 10.0;
+  request.costs.together = seed % 2 == 0;
   request.memory_limit = number(0, 2) == 0 ? 0 : number(5, 4 * ranks + 2);
   return request;
 }
