@@ -87,7 +87,7 @@ Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
 }
 
 // As slice_request(), but in place, as demands are frequent and a model is large. With `tokens`: of
-// a slice of this length, where all layers are alike. Valid until the next call.
+// a slice of this length, of which the kind may have a share. Valid until the next call.
 const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int64_t layers,
                                             int64_t tokens) {
   KindSlice& own = slices_[kind];
@@ -99,7 +99,8 @@ const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int
   own.request.strategy = c.strategy;
   own.request.sequence = c.sequence;
   cut_to_slice(own.request, kinds_[kind]);
-  if (tokens > 0) own.request.sequence = tokens;
+  const int64_t mean = c.sequence / c.strategy.parallel.pipeline.slices;
+  if (tokens > 0) own.request.sequence = own.request.sequence * tokens / mean;
   return own.request;
 }
 
