@@ -88,7 +88,8 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = schedule.has(ActionKind::backward_weight);
     const bool laid_out = can_be_laid_out({model_, c.strategy, c.sequence}, schedule);
-    order.laid_out = laid_out && schedule.slices == 1;
+    // Lists count whole sequences in flight by layers, which may keep different amounts.
+    order.laid_out = laid_out && schedule.slices == 1 && model_.uniform();
     order.sliced_layout = laid_out && schedule.slices > 1;
     order.cost = timing.cost / (times.forward + times.input + times.weight);
     const std::vector<int32_t> ranks = schedule.ranks_of_stages();
