@@ -6,7 +6,6 @@
 
 #include "base/units.h"
 #include "planner/pipeline/rank_memory.h"
-#include "planner/pipeline/slices.h"
 
 namespace longspan {
 namespace {
@@ -87,7 +86,7 @@ Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
 }
 
 // As slice_request(), but in place, as demands are frequent and a model is large. With `tokens`: of
-// a slice of this length, where all layers are alike. Valid until the next call.
+// a slice of this length, of which the kind may have a share. Valid until the next call.
 const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int64_t layers,
                                             int64_t tokens) {
   KindSlice& own = slices_[kind];
@@ -99,21 +98,27 @@ const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int
   own.request.strategy = c.strategy;
   own.request.sequence = c.sequence;
   cut_to_slice(own.request, kinds_[kind]);
-  if (tokens > 0) own.request.sequence = tokens;
+  const int64_t mean = c.sequence / c.strategy.parallel.pipeline.slices;
+  if (tokens > 0) own.request.sequence = own.request.sequence * tokens / mean;
   return own.request;
 }
 
-const std::array<double, 2>& PipelineDemand::attention_of(const StepRequest& slice,
-                                                          int64_t slices) {
+const PipelineDemand::EarlierSum& PipelineDemand::attention_of(const StepRequest& slice,
+                                                               int64_t slices) {
   const ParallelLayout& p = slice.strategy.parallel;
   const auto [it, fresh] =
       attention_.try_emplace({slice.sequence, slice.strategy.chunk_tokens, slices, p.ulysses,
-                              p.tensor, slice.strategy.deterministic});
+                              p.tensor, slice.strategy.deterministic, slice.strategy.kv});
   if (fresh) {
     const std::vector<int64_t> equal(static_cast<size_t>(slices),
                                      slice.sequence / slice.strategy.chunk_tokens);
-    const EarlierSlices earlier = earlier_slices(slice, equal, cost_);
-    it->second = {earlier.all_forward(), earlier.all_backward()};
+    const EarlierWork earlier = earlier_work(slice, equal, cost_);
+    for (size_t i = 0; i < equal.size(); ++i) {
+      for (int s = 0; s < kStreamCount; ++s) {
+        it->second.forward[s] += earlier.forward[i][s];
+        it->second.backward[s] += earlier.backward[i][s];
+      }
+    }
   }
   return it->second;
 }
@@ -167,7 +172,7 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   const int64_t all_slices = c.microbatches * pipeline.slices;
   const int64_t counted = std::min<int64_t>(2, all_slices);
   const bool cut = cuts_vocabulary(pipeline);
-  double earlier = 0, earlier_forward = 0;
+  StreamSeconds earlier{}, earlier_forward{};
   bool even = true;
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     const auto stages = static_cast<double>(pipeline.stages);
@@ -179,8 +184,10 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
     if (pipeline.slices == 1 || !slice.model.attention) continue;
     const auto& [forward, backward] = attention_of(slice, pipeline.slices);
     const double again = 1 + attention_again(slice.strategy);
-    earlier += layers * (again * forward + backward);
-    earlier_forward += layers * forward;
+    for (int s = 0; s < kStreamCount; ++s) {
+      earlier[s] += layers * (again * forward[s] + backward[s]);
+      earlier_forward[s] += layers * forward[s];
+    }
   }
   const auto of_step = static_cast<double>(all_slices);
   // The part that differs between microbatches is added after scaling.
@@ -198,8 +205,10 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   }
   SlicePass first = {forward / of_step, backward / of_step};
   const auto microbatches = static_cast<double>(c.microbatches);
-  forward += microbatches * earlier_forward;
-  backward += microbatches * (earlier - earlier_forward);
+  for (int s = 0; s < kStreamCount; ++s) {
+    sum.forward[s] += microbatches * earlier_forward[s];
+    sum.backward[s] += microbatches * (earlier[s] - earlier_forward[s]);
+  }
   if (pipeline.slices > 1) first = first_slice(c, first, forward, backward);
   if (pipeline.stages > 1) {
     const double own = cut ? 1 / static_cast<double>(pipeline.stages) : even ? 1 : 0;
@@ -256,7 +265,7 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
     for (auto& moment : bytes.bytes) {
       for (int tier = 0; tier < kTierCount; ++tier) {
         moment[tier] += more * (static_cast<double>(states[tier]) +
-                                static_cast<double>(own.kept()[tier]) / static_cast<double>(most));
+                                static_cast<double>(own.alone()[tier]) / static_cast<double>(most));
       }
     }
   }

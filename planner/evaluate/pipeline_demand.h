@@ -19,6 +19,7 @@
 #include "planner/evaluate/candidate.h"
 #include "planner/evaluate/demand.h"
 #include "planner/evaluate/pipeline_order.h"
+#include "planner/pipeline/slices.h"
 
 namespace longspan {
 
@@ -37,6 +38,10 @@ class PipelineDemand {
   struct SlicePass {
     double forward, backward;
   };
+  /// EarlierWork of all slices of a sequence together.
+  struct EarlierSum {
+    StreamSeconds forward{}, backward{};
+  };
   /// A request that is modified in place, and the numbers for which its model was made.
   struct KindSlice {
     StepRequest request;
@@ -45,7 +50,7 @@ class PipelineDemand {
 
   Bounds& bounds_of(size_t kind, int64_t layers, int64_t sequence, int64_t microbatches);
   const StepRequest& slice_of(const Candidate& c, size_t kind, int64_t layers, int64_t tokens = 0);
-  const std::array<double, 2>& attention_of(const StepRequest& slice, int64_t slices);
+  const EarlierSum& attention_of(const StepRequest& slice, int64_t slices);
   Demand of_kind(const StepRequest& slice, size_t kind, double layers, int64_t microbatches,
                  bool ends);
   SlicePass first_slice(const Candidate& c, const SlicePass& alone, double forward,
@@ -61,7 +66,7 @@ class PipelineDemand {
   std::vector<KindSlice> slices_;  // by kind
   // By kind, layers, length and microbatches.
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, std::unique_ptr<Bounds>> bounds_;
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>, std::array<double, 2>>
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, Tier>, EarlierSum>
       attention_;
 };
 

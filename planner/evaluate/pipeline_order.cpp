@@ -44,9 +44,12 @@ double PipelineOrders::dense_share(int64_t sequence) const {
 const PipelineOrder& PipelineOrders::of(const Candidate& c) {
   const Pipeline& p = c.strategy.parallel.pipeline;
   const int64_t dense = std::max<int64_t>(1, std::llround(dense_share(c.sequence) * kDenseParts));
+  // Whether layers on a share of the tokens can be laid out depends on the chunk and the block.
+  const bool alike = model_.uniform();
   const auto [it, fresh] = orders_.try_emplace(
       {p.stages, p.schedule, p.virtual_stages, p.slices, unit_of_slices(c), p.in_flight,
-       p.slices > 1 || !model_.uniform() ? c.sequence : 0, dense, c.microbatches});
+       p.slices > 1 || !alike ? c.sequence : 0, dense, c.microbatches,
+       alike ? 0 : c.strategy.chunk_tokens, alike ? 0 : c.strategy.block_tokens});
   if (fresh) it->second = made(c, dense);
   return it->second;
 }
@@ -85,8 +88,9 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
     const Schedule schedule = schedule_of(p, wanted);
     const ScheduleTiming timing = simulate(schedule, wanted.costs);
     order.splits = schedule.has(ActionKind::backward_weight);
-    const bool laid_out = can_be_laid_out({model_, c.strategy}, schedule);
-    order.laid_out = laid_out && schedule.slices == 1;
+    const bool laid_out = can_be_laid_out({model_, c.strategy, c.sequence}, schedule);
+    // Lists count whole sequences in flight by layers, which may keep different amounts.
+    order.laid_out = laid_out && schedule.slices == 1 && model_.uniform();
     order.sliced_layout = laid_out && schedule.slices > 1;
     order.cost = timing.cost / (times.forward + times.input + times.weight);
     const std::vector<int32_t> ranks = schedule.ranks_of_stages();

@@ -53,7 +53,7 @@ class PipelineOrders {
   DType dtype_;
   size_t kinds_;
   std::map<std::tuple<int64_t, std::string_view, int64_t, int64_t, int64_t, int64_t, int64_t,
-                      int64_t, int64_t>,
+                      int64_t, int64_t, int64_t, int64_t>,
            PipelineOrder>
       orders_;
   std::map<std::tuple<int64_t, int64_t, int32_t, int64_t>, std::vector<SliceShare>> shares_;

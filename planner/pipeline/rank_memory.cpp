@@ -61,8 +61,8 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
     for (int tier = 0; tier < kTierCount; ++tier) {
-      own.lasting[tier] =
-          static_cast<double>(states[tier]) + static_cast<double>(own.slices.kept()[tier]) / layers;
+      own.lasting[tier] = static_cast<double>(states[tier]) +
+                          static_cast<double>(own.slices.alone()[tier]) / layers;
       own.passing[tier] = static_cast<double>(peak[tier]) - layers * own.lasting[tier];
     }
   }

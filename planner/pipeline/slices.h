@@ -18,10 +18,26 @@ namespace longspan {
 /// The fraction of attention's forward that is recomputed for the backward.
 double attention_again(const Strategy& strategy);
 
-/// Seconds of attention in one layer of a rank, by slice, beyond those of as many chunks of a mean
-/// slice's program: to earlier slices, and if a slice is longer or shorter, to itself. By slice, or
-/// if ranks share attention by rank and slice, twice: where all ranks meet, and where not
-/// (planner/pipeline/attention_exchange.h).
+/// Busy seconds of every stream.
+using StreamSeconds = std::array<double, kStreamCount>;
+
+/// What attention in one layer of a rank keeps the streams busy with, by slice, beyond as many
+/// chunks of a mean slice's program: to earlier slices, and if a slice is longer or shorter, to
+/// itself; and copies of keys and values that are not on the device, and of their gradients.
+struct EarlierWork {
+  std::vector<StreamSeconds> forward, backward;
+  std::vector<StreamSeconds> again;  // of a forward that is recomputed for the backward
+};
+
+/// The busy seconds of a mean slice's own program in one layer of a rank. Those of compute include
+/// its waits.
+struct OwnWork {
+  StreamSeconds forward{}, backward{};
+};
+
+/// The seconds that EarlierWork adds to a slice. Streams run in parallel and slow each other down,
+/// so the slice's own work hides copies, too. By slice, or if ranks share attention by rank and
+/// slice, twice: where all ranks meet, and where not (planner/pipeline/attention_exchange.h).
 struct EarlierSlices {
   std::vector<double> forward, backward;
   std::vector<double> again;  // of a forward that is recomputed for the backward
@@ -33,11 +49,14 @@ struct EarlierSlices {
   double all(const std::vector<double>& seconds) const;
 };
 /// `slice`: the request of a mean slice, without the pipeline; `chunks`: those of every slice. The
-/// sum over all slices only depends on their number.
+/// sum over all slices only depends on their number if keys and values are on the device.
 EarlierSlices earlier_slices(const StepRequest& slice, const std::vector<int64_t>& chunks,
-                             const CostModel& cost);
+                             const CostModel& cost, const OwnWork& own);
+EarlierWork earlier_work(const StepRequest& slice, const std::vector<int64_t>& chunks,
+                         const CostModel& cost);
+
 /// The memory that slices leave on a rank for their backward and for later slices. Keys and values,
-/// and their gradients for a whole sequence, stay on the device for all policies.
+/// and their gradients for a whole sequence, stay on their tier for all policies.
 class SlicesInFlight {
  public:
   explicit SlicesInFlight(double slices) : slices_(slices) {}
@@ -48,6 +67,8 @@ class SlicesInFlight {
   void include(const SlicesInFlight& other, double part);
   /// Bytes that one slice leaves.
   const std::array<int64_t, kTierCount>& kept() const { return kept_; }
+  /// What its own program leaves.
+  const std::array<int64_t, kTierCount>& alone() const { return alone_; }
   /// Adds to `bytes`, the memory of one slice's program, the memory of the other slices of `held`
   /// microbatches, which may be a fraction.
   void add(double held, std::array<int64_t, kTierCount>& bytes) const;
@@ -61,12 +82,16 @@ class SlicesInFlight {
 
  private:
   double slices_;
-  std::array<int64_t, kTierCount> kept_{};
+  std::array<int64_t, kTierCount> kept_{}, alone_{};
   // What one slice's program puts elsewhere than it is with the others: keys and values, which its
   // policy would store.
   std::array<int64_t, kTierCount> moved_{};
+  int kv_tier_ = 0;
   // Gradients of keys and values: of all slices, without one layer of one; of this slice.
   int64_t gradients_ = 0, own_gradients_ = 0;
+  // With keys and values elsewhere: those that one slice's program has on the device while a layer
+  // runs, and parts of other slices that are copied ahead.
+  int64_t running_ = 0, ahead_ = 0;
 };
 
 /// Converts the request of a stage's layers to that of a slice, without the pipeline, with the

@@ -15,6 +15,7 @@ namespace {
 // Seconds of a slice among others on all layers of a kind's program, and of the rest of a step.
 struct Phases {
   double forward = 0, backward = 0, rest = 0;
+  OwnWork busy;
 };
 
 // The time of a slice among others is what a second slice adds to the first, and at least the busy
@@ -42,6 +43,12 @@ Phases phases_of(StagePrograms& programs, size_t kind, StageBoundary boundary) {
   phases.forward = std::min(one.forward_seconds, std::max(0.0, each - computes - waits));
   phases.backward = each - phases.forward;
   phases.rest = std::max(0.0, two.step_seconds - 2 * each);
+  for (size_t stream = 0; stream < one.busy_seconds.size(); ++stream) {
+    phases.busy.forward[stream] = one.forward_busy[stream];
+    phases.busy.backward[stream] = of_backward(stream);
+  }
+  phases.busy.forward[kCompute] = phases.forward;
+  phases.busy.backward[kCompute] = phases.backward;
   return phases;
 }
 
@@ -144,12 +151,17 @@ LayerAndEndTimes times_of(StagePrograms& programs, const CostModel& cost) {
   LayerAndEndTimes t;
   std::vector<EarlierSlices> earlier;
   for (size_t kind = 0; kind < programs.kinds(); ++kind) {
-    earlier.push_back(earlier_slices(programs.slice(kind), programs.slice_chunks(kind), cost));
+    const Phases middle = phases_of(programs, kind, kMiddle);
+    const auto layers = static_cast<double>(programs.layers(kind));
+    OwnWork own;
+    for (size_t stream = 0; stream < own.forward.size(); ++stream) {
+      own.forward[stream] = middle.busy.forward[stream] / layers;
+      own.backward[stream] = middle.busy.backward[stream] / layers;
+    }
+    earlier.push_back(earlier_slices(programs.slice(kind), programs.slice_chunks(kind), cost, own));
     if (ranks_that_share(pipeline) > 0) {
       earlier.back() = exchanged(earlier.back(), programs.slice(kind), pipeline.stages, cost);
     }
-    const Phases middle = phases_of(programs, kind, kMiddle);
-    const auto layers = static_cast<double>(programs.layers(kind));
     const EarlierSlices& e = earlier.back();
     const double backward =
         slices * middle.backward / layers + e.all_backward() + again * e.all_again();

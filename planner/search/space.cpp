@@ -289,6 +289,12 @@ void add_sliced(FrameShape shape, const SpaceOptions& options, std::vector<Frame
   }
 }
 
+// The tiers of keys and values of slices that pass several stages.
+std::vector<Tier> kv_tiers_of_slices(const ParallelLayout& p, const SpaceOptions& options) {
+  if (family_of(p.pipeline).exchanges_attention) return {kDevice};
+  return options.has_files ? std::vector{kDevice, kHost, kNvme} : std::vector{kDevice, kHost};
+}
+
 }  // namespace
 
 std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layout,
@@ -314,9 +320,10 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
     if (may_slice && options.parallel.admits_slices()) add_sliced(shape, options, shapes);
     if (!p.has_pipeline() && !options.parallel.admits_whole_sequences()) continue;
     const std::vector<Tier> tiers = streams ? std::vector{kDevice, kHost} : std::vector{kDevice};
+    const std::vector<Tier> kv_tiers = sliced ? kv_tiers_of_slices(p, options) : tiers;
     for (const int64_t block_parts : parts) {
       shape.block_parts = block_parts;
-      for (const Tier kv : tiers) {
+      for (const Tier kv : kv_tiers) {
         for (const Tier between_uses : tiers) {
           for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
             if (order == BackwardOrder::kv_outer && !streams) continue;

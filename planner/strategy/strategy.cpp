@@ -1,5 +1,7 @@
 #include "planner/strategy/strategy.h"
 
+#include "planner/schedule/registry.h"
+
 namespace longspan {
 
 std::string_view name_of(Tier tier) { return kTierNames[static_cast<int>(tier)]; }
@@ -13,15 +15,21 @@ bool recomputes(const Strategy& s) {
   return false;
 }
 
-// A slice passes all layers of a stage before the next one comes, so every layer's keys and values
-// of earlier slices, and the stage's parameters and gradients, stay on the device.
+// A slice passes all layers of a stage before the next one comes, so the stage's parameters and
+// gradients stay on the device. What ranks lend each other of earlier keys and values is there,
+// too.
 std::optional<KnobRule> against_slices(const Strategy& s) {
   if (s.parallel.ring > 1) return KnobRule{"parallel.ring", "1"};
   if (s.head_groups > 1) return KnobRule{"head_groups", "1"};
   if (s.backward_order != BackwardOrder::q_outer) return KnobRule{"backward_order", "q_outer"};
   if (!s.parallel.has_pipeline()) return {};
   if (s.parallel.zero == 3) return KnobRule{"parallel.zero", "0 to 2"};
-  if (s.kv != Tier::device) return KnobRule{"kv", "device"};
+  if (s.kv != Tier::device) {
+    const ScheduleFamily* family = find_family_of(s.parallel.pipeline);
+    if (family != nullptr && family->exchanges_attention) {
+      return KnobRule{"kv", "device", "ranks share the attention of slices"};
+    }
+  }
   if (s.between_uses != Tier::device) return KnobRule{"between_uses", "device"};
   if (s.parameters != Tier::device) return KnobRule{"states.parameters", "device"};
   if (s.gradients != Tier::device) return KnobRule{"states.gradients", "device"};

@@ -93,10 +93,12 @@ inline SavedPolicy input_policy(const Strategy& s) {
   return {s.between_uses == Tier::host ? Saved::host : Saved::keep, 1};
 }
 
-/// The first knob that excludes slices of sequences in a pipeline, and the value that it must have.
+/// The first knob that excludes slices of sequences in a pipeline, the value that it must have, and
+/// where.
 struct KnobRule {
   const char* key;
   const char* expected;
+  const char* where = "a pipeline passes slices of sequences";
 };
 std::optional<KnobRule> against_slices(const Strategy& strategy);
 

@@ -347,8 +347,7 @@ constexpr auto kSliceChecks = std::to_array<Check>({
     {Rule::combination, "pipeline.slices", [](const Question& q) { return !against_slices(q.s); },
      [](const Question& q) {
        const KnobRule rule = *against_slices(q.s);
-       return Words{.what = fmt::format("expected {} where a pipeline passes slices of sequences",
-                                        rule.expected),
+       return Words{.what = fmt::format("expected {} where {}", rule.expected, rule.where),
                     .key = rule.key};
      }},
     {Rule::divisibility, "pipeline.slices",

@@ -85,6 +85,46 @@ TEST_CASE("a plan of slices is planned, read, simulated, explained, run and comp
   CHECK(longspan({"compare", plan, record, "--tolerance", "1e12"}).status == 0);
 }
 
+TEST_CASE("stages with keys and values of slices on the host train longer sequences") {
+  const TemporaryFolder folder;
+  // Keys and values are as wide as a layer's input, and the device is small.
+  const std::string model = folder.file("model.yaml", R"(name: deep-mha
+layers: 16
+hidden: 64
+heads: 8
+kv_heads: 8
+head_dim: 8
+ffn: 176
+vocab: 256
+max_positions: 1048576
+norm: rmsnorm
+activation: swiglu
+positions: rope
+norm_eps: 1e-5
+rope_theta: 10000
+tied_embeddings: false
+)");
+  const std::string machine = folder.file(
+      "machine.yaml", replaced(replaced(read_text(kHardware), "nodes: 1", "nodes: 2"),
+                               "memory_bytes: {value: 67108864", "memory_bytes: {value: 12582912"));
+  const std::string plan = folder.path() / "plan.yaml", there = folder.path() / "there.yaml";
+  const std::string record = folder.path() / "run.json";
+  const json planned =
+      longspan_json({"plan", "--model", model, "--hw", machine, "--seq", "3K", "--pipeline", "2",
+                     "--schedule", "seq1f1b", "--nvme-capacity", "0", "-o", plan});
+  CHECK(planned.at("strategy").at("kv") == "host");
+  CHECK(planned.at("strategy").at("parallel").at("pipeline").at("stages") == 2);
+  const Result run = longspan({"run", plan, "--local-ranks", "2", "--steps", "2", "-o", record});
+  INFO(run.out << run.err);
+  REQUIRE(run.status == 0);
+  CHECK_THAT(longspan({"compare", plan, record, "--tolerance", "1e12"}).out,
+             Contains("Memory: equal to the byte"));
+  // Nothing else that the search has makes them fit on the device.
+  write_file_atomically(there,
+                        without_record(replaced(read_text(plan), "  kv: host", "  kv: device")));
+  check_refused(longspan({"run", there, "--local-ranks", "2", "--steps", "1"}), 1, {"device"});
+}
+
 TEST_CASE("slices that cannot be are refused in one line") {
   const auto ask = [](const std::vector<std::string>& more) {
     return longspan(

@@ -168,6 +168,11 @@ std::vector<Plan> make_plans() {
   on_slices(qwen, true, {4, "slimpipe", 1, 8}, {}, 2);
   on_slices(llama, false, {2, "slimpipe", 2, 4}, {.ulysses = 2}, 3);
   on_slices(gpt, true, {2, "terapipe", 1, 2}, {.data = 2, .zero = 1}, 2);
+  // Keys and values of slices on the host, and in a file of every rank.
+  on_slices(llama, true, {2, "seq1f1b", 1, 4}, {.ulysses = 2}, 3);
+  plans.back().step.strategy.kv = Tier::host;
+  on_slices(qwen, false, {4, "seq1f1b-i", 2, 4}, {}, 4);
+  plans.back().step.strategy.kv = Tier::nvme;
   return plans;
 }
 

@@ -195,6 +195,20 @@ void check_slices(const std::vector<Case>& cases) {
   });
 }
 
+// Runs the ops in four random legal orders.
+void check_random_orders(StepCase step) {
+  const WorldOutcome in_order = run_world(step);
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    step.random_order = seed;
+    const WorldOutcome other = run_world(step);
+    INFO(text_of(step) << ", seed " << seed);
+    for (size_t rank = 0; rank < in_order.ranks.size(); ++rank) {
+      CHECK(other.ranks[rank].gradients == in_order.ranks[rank].gradients);
+      CHECK(other.ranks[rank].parameters == in_order.ranks[rank].parameters);
+    }
+  }
+}
+
 // The bytes that a rank's program copies in each direction as actions of its list.
 std::array<int64_t, 2> copied(const Program& program) {
   std::array<int64_t, 2> bytes{};
@@ -240,6 +254,43 @@ TEST_CASE("slices of equal work give the numbers of one rank") {
     const auto lengths = slice_lengths(step.model, step.strategy, step.sequence);
     CHECK(lengths.front() > lengths.back());
   });
+}
+
+TEST_CASE("slices of several stages have keys and values on the host or in a file") {
+  const auto elsewhere = [](StepCase& step, int64_t turn) {
+    Strategy& s = step.strategy;
+    s.parallel.pipeline.equal_work =
+        turn % 5 == 4 && s.parallel.tensor == 1 && family_of(s.parallel.pipeline).uneven_slices;
+    step.sequence = (s.parallel.pipeline.equal_work ? 48 : 16) * slices_of(step);
+    s.block_tokens = s.parallel.pipeline.equal_work ? 8 : 16;
+    s.chunk_tokens = turn % 2 == 0 ? s.block_tokens : 8;
+    s.kv = turn % 3 == 2 ? Tier::nvme : Tier::host;
+    s.prefetch_depth = turn % 4;
+    s.offload_window = turn % 3;
+    if (turn % 4 > 1) recompute_most(s, turn);
+    if (turn % 8 == 1) s.qkv.where = Saved::host;
+  };
+  for_slices(kSliced, elsewhere);
+  for_slices(kOffloadingSlices, elsewhere);
+  for_slices(kRepeatingSlices, elsewhere);
+}
+
+TEST_CASE("keys and values elsewhere take no device memory for more slices") {
+  const auto bytes = [](Tier kv, int64_t slices) {
+    StepCase step = step_of({"seq1f1b", 2, 1, 1, slices}, {}, 1);
+    step.strategy.kv = kv;
+    step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+    step.sequence = 16 * slices;
+    recompute_most(step.strategy, 0);
+    return lay_out(program_of(step, 0)).arena_bytes;
+  };
+  constexpr auto kDevice = static_cast<size_t>(Tier::device);
+  for (const Tier kv : {Tier::host, Tier::nvme}) {
+    const auto tier = static_cast<size_t>(kv);
+    CHECK(bytes(Tier::device, 32)[kDevice] > 1.3 * bytes(Tier::device, 8)[kDevice]);
+    CHECK(bytes(kv, 32)[kDevice] < 1.02 * bytes(kv, 8)[kDevice]);
+    CHECK(bytes(kv, 32)[tier] > 3 * bytes(kv, 8)[tier]);
+  }
 }
 
 TEST_CASE("a pipeline gives the numbers of one rank") { check_whole_sequences(kWhole); }
@@ -383,14 +434,19 @@ TEST_CASE("any legal order of the ops of a pipeline gives the same bits") {
     StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
     step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
     step.sequence = (c.equal_work ? 64 : 16) * c.slices;
-    const WorldOutcome in_order = run_world(step);
-    for (uint64_t seed = 1; seed <= 4; ++seed) {
-      step.random_order = seed;
-      const WorldOutcome other = run_world(step);
-      for (size_t rank = 0; rank < in_order.ranks.size(); ++rank) {
-        CHECK(other.ranks[rank].gradients == in_order.ranks[rank].gradients);
-        CHECK(other.ranks[rank].parameters == in_order.ranks[rank].parameters);
-      }
+    check_random_orders(step);
+  }
+}
+
+TEST_CASE("any legal order of the ops of slices gives the same bits if keys are elsewhere") {
+  for (const Case& c : {Case{"seq1f1b", 3, 1, 2, 3}, Case{"seq1f1b", 2, 1, 2, 4, true},
+                        Case{"seq1f1b-i", 2, 2, 2, 4}, Case{"chunkflow", 3, 1, 2, 3}}) {
+    for (const Tier kv : {Tier::host, Tier::nvme}) {
+      StepCase step = step_of(c, ParallelLayout{1, 1, 2, 1}, 1);
+      step.strategy.kv = kv;
+      step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+      step.sequence = (c.equal_work ? 64 : 16) * c.slices;
+      check_random_orders(step);
     }
   }
 }

@@ -234,6 +234,39 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
   }
 }
 
+TEST_CASE("slices with keys and values elsewhere take about what one stage of them takes") {
+  for (const Tier kv : {Tier::host, Tier::nvme}) {
+    for (const int64_t slices : {2, 8, 32}) {
+      StepRequest request = small_request(4, "seq1f1b", 1, 2);
+      request.model = load_model("llama-3.1-8b");
+      request.sequence = 131072;
+      Strategy& s = request.strategy;
+      const ParallelLayout parallel = s.parallel;
+      s = make_preset("checkpoint", request.model, request.sequence, 0, parallel);
+      s.parallel = parallel;
+      s.qkv.where = s.attention_out.where = Saved::keep;
+      s.kv = kv;
+      s.prefetch_depth = 3;
+      s.parallel.pipeline.slices = slices;
+      s.chunk_tokens = s.block_tokens = request.sequence / slices;
+      const PipelineStep sliced = exact_step(request);
+
+      StepRequest stage = request;
+      stage.strategy.parallel.pipeline = {.slices = slices};
+      stage.model.layers = 8;
+      stage.boundary = {false, false};
+      const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+      const auto seconds = [&](int64_t microbatches) {
+        stage.microbatches = microbatches;
+        return evaluate(stage, cost).step_seconds;
+      };
+      const double whole = seconds(2) - seconds(1);
+      CAPTURE(name_of(kv), slices);
+      CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(whole).epsilon(0.1));
+    }
+  }
+}
+
 // A pipeline of 131072 tokens of Llama 3.1 8B in 8 slices, each of `blocks` blocks on average.
 StepRequest request_of_slices(bool equal_work, int64_t blocks) {
   StepRequest request = small_request(4, "seq1f1b", 1, 3);
@@ -473,6 +506,39 @@ TEST_CASE("sums of schedules that offload or recompute are near their layouts") 
       // Memory on the host is free as soon as a copy ends there, in a sum.
       CHECK(summed.ranks[rank].peak_bytes[1] <= exact.ranks[rank].peak_bytes[1]);
       CHECK(2 * summed.ranks[rank].peak_bytes[1] >= exact.ranks[rank].peak_bytes[1] - (1 << 20));
+    }
+  }
+}
+
+TEST_CASE("with keys and values elsewhere sums of memory are near layouts") {
+  for (const bool equal_work : {false, true}) {
+    for (const Saved qkv : {Saved::keep, Saved::recompute, Saved::host}) {
+      for (const int64_t blocks : {1, 2}) {
+        if (equal_work && blocks == 1) continue;
+        StepRequest request = request_of_slices(equal_work, blocks);
+        request.strategy.qkv.where = qkv;
+        request.strategy.prefetch_depth = 2;
+        const PipelineStep here = exact_step(request);
+        for (const Tier kv : {Tier::host, Tier::nvme}) {
+          request.strategy.kv = kv;
+          validate(request.strategy, request.model, request.sequence, "test");
+          const PipelineStep exact = exact_step(request), summed = summed_step(request);
+          const int tier = static_cast<int>(kv);
+          CHECK(exact.whole.peak_bytes[0] < here.whole.peak_bytes[0]);
+          CHECK(exact.whole.step_seconds > 0.99 * here.whole.step_seconds);
+          CHECK(exact.whole.step_seconds == summed.whole.step_seconds);
+          CHECK(memory_alone(request, RankMemory::laid_out) == exact.whole.peak_bytes);
+          for (size_t rank = 0; rank < exact.ranks.size(); ++rank) {
+            for (const int at : {0, tier}) {
+              const double ratio = static_cast<double>(summed.ranks[rank].peak_bytes[at]) /
+                                   static_cast<double>(exact.ranks[rank].peak_bytes[at]);
+              CAPTURE(equal_work, name_of(qkv), blocks, name_of(kv), rank, at, ratio);
+              CHECK(ratio > 0.85);
+              CHECK(ratio < 1.15);
+            }
+          }
+        }
+      }
     }
   }
 }

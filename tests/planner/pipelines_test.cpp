@@ -112,6 +112,23 @@ TEST_CASE("the longest sequence of a pipeline fits, and the next multiple does n
   CHECK_THROWS_AS(check_fits(next, predict(next).peak_bytes), Error);
 }
 
+TEST_CASE("stages reach further with keys and values of slices on the host") {
+  const ModelSpec model = load_model("qwen3-0.6b");
+  HardwareProfile hw = load_hardware("2xrtx-4090");
+  hw.nvme.capacity_bytes.value = 0;
+  hw.device.memory_bytes.value = 8e9;
+  MaxSequenceOptions options;
+  options.parallel.pipeline = 2;
+  options.parallel.schedule = "seq1f1b";
+  const MaxSequence longest = max_sequence(model, hw, "auto", options);
+  REQUIRE(longest.sequence > 0);
+  CHECK(longest.plan.strategy.kv == Tier::host);
+  check_fits(longest.plan, longest.plan.predicted.peak_bytes);
+  Plan here = longest.plan;
+  here.strategy.kv = Tier::device;
+  CHECK_THROWS_AS(check_fits(here, predict(here).peak_bytes), Error);
+}
+
 // search_agree_test asks random pairs of such questions; these are known ones, at full length only.
 TEST_CASE("no plan is much longer than what is said to be the longest") {
   if (!testing::whole_length()) return;

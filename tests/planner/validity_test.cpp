@@ -187,7 +187,11 @@ std::vector<Case> cases() {
          s.head_groups = 2;
          s.chunk_tokens = s.block_tokens = kSequence;
        })},
-      {combination, "kv", "expected device where", slice([](Strategy& s) { s.kv = Tier::host; })},
+      {combination, "kv", "expected device where ranks share the attention of slices",
+       slice([](Strategy& s) {
+         s.kv = Tier::host;
+         s.parallel.pipeline.schedule = "slimpipe";
+       })},
       {combination, "between_uses", "expected device where",
        slice([](Strategy& s) { s.between_uses = Tier::host; })},
       {combination, "states.parameters", "expected device where",
