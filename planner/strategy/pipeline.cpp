@@ -100,7 +100,9 @@ const ScheduleFamily& family_of(const Pipeline& pipeline) {
 
 Schedule schedule_of(const Pipeline& pipeline, const ScheduleRequest& request) {
   if (pipeline.schedule != kOwnLists) {
-    return make_schedule(schedule_family(pipeline.schedule), request);
+    ScheduleRequest own = request;
+    own.in_flight = static_cast<int32_t>(pipeline.in_flight);
+    return make_schedule(schedule_family(pipeline.schedule), own);
   }
   check_planned(pipeline.lists, request.slices);
   Schedule schedule;
