@@ -75,7 +75,7 @@ void check_planned(const std::vector<std::vector<Action>>& lists, int32_t slices
           if (action.ways == 1) continue;
           [[fallthrough]];
         default:
-          throw bad_input("lists: expected F, B, I and W, got {}", to_string(action, slices));
+          throw bad_input("lists: expected {}, got {}", kListActions, to_string(action, slices));
       }
     }
   }
