@@ -18,6 +18,7 @@
 #include "cli/text.h"
 #include "frameworks/prediction_interval.h"
 #include "models/catalog.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 
@@ -155,6 +156,10 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   if (!extended.empty()) say("  {}\n", extended);
   if (const std::string text = only_planned_text(model); !text.empty()) say("  {}\n", text);
   print_gaps(rows);
+  for (const MaxSequence& row : rows) {
+    const std::string reason = row.sequence > 0 ? why_not_run(row.plan) : "";
+    if (!reason.empty()) say("  {}: {}\n", row.strategy, reason);
+  }
   for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
     if (!row.comparison.empty()) say("  {}: {}\n", row.strategy, row.comparison);

@@ -158,4 +158,26 @@ TEST_CASE("a length of which runs have no whole share is padded, or refused") {
                 2, {"odd.yaml"});
 }
 
+TEST_CASE("a plan says that its schedule does not run where layers differ, as run does") {
+  const TemporaryFolder folder;
+  const std::string model = model_in_runs(folder, "tiny-llama", "half");
+  for (const auto& [schedule, what] : {std::pair("po-h", "offloads by itself"),
+                                       {"chronos-recomp", "recomputes by itself"},
+                                       {"slimpipe", "shares attention"},
+                                       {"1f1b-vocab-1", "cuts the vocabulary"}}) {
+    CAPTURE(schedule);
+    const std::string plan = folder.path() / "plan.yaml";
+    const Result result = longspan({"plan", "--model", model, "--hw", machine_of(folder, 2),
+                                    "--seq", "512", "--gap", "50%", "-o", plan, "--pipeline", "2",
+                                    "--micro-batches", "2", "--schedule", schedule});
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+    CHECK_THAT(result.out, Contains("not run") && Contains(what));
+    check_refused(longspan({"run", plan, "--local-ranks", "2"}), 2, {"plan.yaml", what});
+  }
+  const std::string plan =
+      plan_in_runs(folder, model, 2, {"--pipeline", "2", "--schedule", "zb-h1"});
+  CHECK(longspan({"run", plan, "--local-ranks", "2", "--steps", "1"}).status == 0);
+}
+
 }  // namespace longspan::e2e
