@@ -374,6 +374,9 @@ int run(const PlanFlags& flags, bool json) {
       answer != nullptr && answer->alternative ? &*answer->alternative : nullptr;
   std::string why = answer != nullptr ? answer->no_alternative_reason : "";
   if (alternative != nullptr) why = why_chosen(found.best, *alternative);
+  if (alternative != nullptr && !flags.gap.empty()) {
+    why += ". --gap ended the search of both early";
+  }
   if (ordered) why = order_text(*ordered);
   if (!flags.output.empty()) {
     Plan written = found.best;

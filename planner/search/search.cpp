@@ -37,6 +37,16 @@ constexpr RefineEffort kBetweenEffort = {
     .evaluations = 200, .work = 8'000'000, .exact = 6, .exact_ops = 4'000'000};
 constexpr Effort kAlternativeEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
+// The same after a search that ended early, which saw little of them.
+constexpr Effort kEarlyEffort = {.evaluations = 100,
+                                 .work = 6'000'000,
+                                 .refinements = 300,
+                                 .refinement_work = 6'000'000,
+                                 .starts = 2,
+                                 .exact = 6,
+                                 .attempts = 3,
+                                 .exact_ops = 3'000'000,
+                                 .repaired = 0};
 constexpr int kAlternativeLooks = 4;
 constexpr double kFarBehind = 1.1;  // of an alternative: a search of its own may find better
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
@@ -118,11 +128,19 @@ class Search {
       if (goal != Goal::fastest && own(s) < own(*found.best)) found.best = s;
     }
     SearchResult result;
-    const double measure = own(*found.best);
-    result.gap = measure > found.bound ? 1 - found.bound / measure : 0;
+    const auto gap_of = [&](double measure) {
+      return measure > found.bound ? 1 - found.bound / measure : 0;
+    };
+    result.gap = gap_of(own(*found.best));
     result.best = plan_of(*found.best);
-    add_alternative(found, result);
     for (const Scored& s : points) result.pareto.push_back(plan_of(s));
+    add_alternative(found, result);
+    if (ends_early() && result.alternative &&
+        seconds_per_sequence(*result.alternative) < seconds_per_sequence(result.best)) {
+      std::swap(result.best, *result.alternative);
+      result.gap = gap_of(seconds_per_sequence(result.best));
+      result.pareto.insert(result.pareto.begin(), result.best);
+    }
     result.considered = evaluator_.considered();
     result.evaluated = evaluator_.simulated();
     return result;
@@ -143,6 +161,9 @@ class Search {
     wanted.tokens = asked_;
     return wanted;
   }
+  // Whether the question is content with a plan near the fastest. Then other kinds of plans may
+  // hardly have been looked at.
+  bool ends_early() const { return options_.gap > Wanted{}.gap; }
   // The least times that compute alone takes of these frames.
   Score compute_of(const std::vector<Candidate>& frames) {
     Score least;
@@ -416,19 +437,22 @@ class Search {
       if (s.score.overflow > 0) continue;
       if (fastest == nullptr || s.score.seconds < fastest->score.seconds) fastest = &s;
     }
-    if (fastest != nullptr && fastest->score.seconds < kFarBehind * found.best->score.seconds) {
+    if (fastest != nullptr && !ends_early() &&
+        fastest->score.seconds < kFarBehind * found.best->score.seconds) {
       result.alternative = plan_of(*fastest);
       return;
     }
-    // Bounds ruled out most of them. Moved, as there may be a hundred thousand frames, and no later
-    // code uses them.
+    // Bounds ruled out most of them, or a search that ended early did not come to them. Moved, as
+    // there may be a hundred thousand frames, and no later code uses them.
     frames();
     std::vector<Candidate> others = std::exchange(frames_, {});
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Wanted fast = wanted(Goal::fastest);
+    fast.gap = Wanted{}.gap;
     if (fastest != nullptr) fast.start = fastest->candidate;
-    Found best = best_first(evaluator_, margin_, others, space_, fast, kAlternativeEffort);
+    Found best = best_first(evaluator_, margin_, others, space_, fast,
+                            ends_early() ? kEarlyEffort : kAlternativeEffort);
     if (!best.best) best = any_of(others, kAlternativeEffort);
     if (best.best) {
       result.alternative = plan_of(*best.best);
