@@ -211,6 +211,24 @@ TEST_CASE("one microbatch in flight is planned, also where stages differ") {
   }
 }
 
+TEST_CASE("max-seq shows a bound as a share where that says something, else in words") {
+  using Catch::Matchers::Contains;
+  const TemporaryFolder folder;
+  const std::string two = folder.file(
+      "two.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 2"));
+  const std::string model = folder.file("m.yaml", replaced(kModel, "layers: 2", "layers: 4"));
+  const Result far = longspan({"max-seq", "--model", model, "--hw", two, "--pipeline", "2",
+                               "--schedule", "zb-h1", "--microbatches", "2"});
+  CHECK_THAT(far.out, Contains("auto: how much longer a plan of the search space can be is not "
+                               "known"));
+  const Result none =
+      longspan({"max-seq", "--model", "gpt2", "--hw", "h100-80g", "--strategy", "auto"});
+  CHECK_THAT(none.out, Contains("auto: no plan of the search space exceeds this length\n"));
+  const Result near =
+      longspan({"max-seq", "--model", "tiny-llama", "--hw", "h100-80g", "--strategy", "upipe"});
+  CHECK_THAT(near.out, Contains("no plan of the preset exceeds this length by more than "));
+}
+
 TEST_CASE("the flags of run are checked before anything runs") {
   const TemporaryFolder folder;
   const std::string plan = make_plan(folder);
