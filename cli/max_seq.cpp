@@ -18,6 +18,7 @@
 #include "cli/text.h"
 #include "frameworks/prediction_interval.h"
 #include "models/catalog.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 
@@ -97,6 +98,15 @@ void add_row(Table& table, const MaxSequence& result, bool many) {
   table.add(std::move(row));
 }
 
+// "no plan of the search space exceeds this length by more than 3.0 %". A bound of more than twice
+// the length says nothing of the plans.
+std::string length_gap_text(const char* plans, const char* length, double gap) {
+  constexpr double kMeans = 1, kShown = 0.0005;
+  if (gap > kMeans) return fmt::format("how much longer a {} can be is not known", plans);
+  if (gap < kShown) return fmt::format("no {} exceeds {}", plans, length);
+  return fmt::format("no {} exceeds {} by more than {}", plans, length, percent(gap));
+}
+
 // Prints upper bounds on how much longer a plan can be: for the preset that is furthest from its
 // bound, and for auto.
 void print_gaps(const std::vector<MaxSequence>& rows) {
@@ -111,16 +121,14 @@ void print_gaps(const std::vector<MaxSequence>& rows) {
     }
   }
   if (widest != nullptr && rows.size() == 1) {
-    say("  {}: no plan of the preset exceeds this length by more than {}\n", widest->strategy,
-        percent(*widest->gap));
+    say("  {}: {}\n", widest->strategy,
+        length_gap_text("plan of the preset", "this length", *widest->gap));
   } else if (widest != nullptr) {
-    say("  presets: no plan of a preset exceeds the length shown by more than {} ({}; less for the "
-        "others)\n",
-        percent(*widest->gap), widest->strategy);
+    say("  presets: {} ({}; less for the others)\n",
+        length_gap_text("plan of a preset", "the length shown", *widest->gap), widest->strategy);
   }
   if (free != nullptr) {
-    say("  auto: no plan of the search space exceeds this length by more than {}\n",
-        percent(*free->gap));
+    say("  auto: {}\n", length_gap_text("plan of the search space", "this length", *free->gap));
   }
 }
 
@@ -155,6 +163,10 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
   if (!extended.empty()) say("  {}\n", extended);
   if (const std::string text = only_planned_text(model); !text.empty()) say("  {}\n", text);
   print_gaps(rows);
+  for (const MaxSequence& row : rows) {
+    const std::string reason = row.sequence > 0 ? why_not_run(row.plan) : "";
+    if (!reason.empty()) say("  {}: {}\n", row.strategy, reason);
+  }
   for (const auto& [key, text] : caveats_of(hw)) say("  {}: {}\n", key, text);
   for (const MaxSequence& row : rows) {
     if (!row.comparison.empty()) say("  {}: {}\n", row.strategy, row.comparison);

@@ -60,8 +60,12 @@ OptimalAnswer make_optimal(const ScheduleFamily& family, const PipelineTask& tas
 
 std::string end_text(const OptimalSchedule& result) {
   const std::optional<double> most = result.gap();
-  const std::string gap =
-      most ? fmt::format("at most {} above the best order", percent(*most)) : "no bound is known";
+  // A gap that is shown as 0.0 % is not proven to be none.
+  constexpr double kShown = 0.001;
+  const std::string gap = !most ? "no bound is known"
+                          : *most < kShown
+                              ? fmt::format("less than {} above the best order", percent(kShown))
+                              : fmt::format("at most {} above the best order", percent(*most));
   if (!result.stop) return fmt::format("optimised in windows, too large for the whole; {}", gap);
   switch (*result.stop) {
     case Stop::nodes:

@@ -282,6 +282,7 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
   }
   print("positions", extended_positions_text(model, plan));
   print("model", only_planned_text(model));
+  print("not run", why_not_run(plan));
 }
 
 // What limits the step time: with and without a pipeline if both were searched, else what compute
@@ -373,6 +374,9 @@ int run(const PlanFlags& flags, bool json) {
       answer != nullptr && answer->alternative ? &*answer->alternative : nullptr;
   std::string why = answer != nullptr ? answer->no_alternative_reason : "";
   if (alternative != nullptr) why = why_chosen(found.best, *alternative);
+  if (alternative != nullptr && !flags.gap.empty()) {
+    why += ". --gap ended the search of both early";
+  }
   if (ordered) why = order_text(*ordered);
   if (!flags.output.empty()) {
     Plan written = found.best;
@@ -385,6 +389,8 @@ int run(const PlanFlags& flags, bool json) {
     document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
     document["sequences_per_step"] = found.best.microbatches * found.best.strategy.parallel.data;
     document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
+    const std::string not_run = why_not_run(found.best);
+    document["not_run"] = not_run.empty() ? Json() : Json(not_run);
     document["positions_extended"] = found.best.model.max_positions != model.max_positions;
     document["devices"] = found.best.hardware.devices();
     document["predicted"] = forecast_json(found.best.hardware, found.best.predicted);

@@ -306,13 +306,8 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
 // Throws unless the engine can run the plan with the ranks that are started.
 void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
   check_shares(plan.model, plan.strategy, plan.sequence);
-  if (const Pipeline& pipeline = plan.strategy.parallel.pipeline;
-      pipeline.stages > 1 && !can_be_laid_out(step_request(plan), schedule_of(plan))) {
-    throw bad_input(
-        "{}: the engine does not run a {} yet: of a model whose layers differ it runs no schedules "
-        "that cut the vocabulary, share attention, offload or recompute by themselves, and head "
-        "groups only without later gradients of weights (zb-h1); try --schedule 1f1b",
-        flags.plan, describe(pipeline));
+  if (const std::string reason = why_not_run(plan); !reason.empty()) {
+    throw bad_input("{}: {}", flags.plan, reason);
   }
   check_model(plan.model);
   check_backend(plan.hardware);

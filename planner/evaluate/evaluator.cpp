@@ -18,6 +18,7 @@
 #include "planner/pipeline/pipeline_step.h"
 #include "planner/pipeline/rank_memory.h"
 #include "planner/pipeline/slices.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/schedule/registry.h"
 #include "planner/schedule/timing.h"
@@ -135,6 +136,7 @@ StepRequest Evaluator::request(const Candidate& c) const { return state_->reques
 const HardwareProfile& Evaluator::hardware() const { return state_->hw; }
 
 bool Evaluator::possible(const Candidate& c) {
+  if (!divides_shares(state_->model, c.strategy, c.sequence)) return false;
   if (!c.strategy.parallel.has_pipeline()) return true;
   if (c.strategy.parallel.pipeline.slices > 1 && against_slices(c.strategy)) return false;
   // The search recomputes nothing if the backward is split, as bounds know little of that memory.

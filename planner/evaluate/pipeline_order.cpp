@@ -80,7 +80,6 @@ PipelineOrder PipelineOrders::made(const Candidate& c, int64_t dense) {
   order.offloads = family_of(p).offloads;
   order.frees = order.offloads || family_of(p).recomputes;
   wanted.costs.times[0].offload = wanted.costs.times[0].reload = 0;
-  wanted.memory_limit = p.in_flight * of_layer * ceil_div(model_.layers, p.stages);
   try {
     wanted.costs.shares = shares(c);
     wanted.costs.sharing_ranks = ranks_that_share(p);

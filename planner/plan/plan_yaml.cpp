@@ -130,7 +130,7 @@ void write_pipeline(YAML::Emitter& out, const Pipeline& pipeline) {
 // A pipeline's own lists are a block of text in the format of schedules' CSV files, a line for each
 // rank.
 std::vector<std::vector<Action>> read_lists(const YamlMap& yaml, const std::string& origin) {
-  return read_pipeline_csv(yaml.text("lists"), origin + ": lists").schedule.ranks;
+  return read_pipeline_csv(yaml.text("lists"), origin + ": lists", kListActions).schedule.ranks;
 }
 
 void write_lists(YAML::Emitter& out, const Pipeline& pipeline) {
@@ -191,14 +191,25 @@ Prediction read_prediction(const YamlMap& yaml) {
   return prediction;
 }
 
+// What `of_plan` returns. Its errors, which know no file, get the origin.
+template <class OfPlan>
+auto with_origin(const std::string& origin, const OfPlan& of_plan) {
+  try {
+    return of_plan();
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}: {}", origin, e.what()));
+  }
+}
+
 // The recorded memory must equal that of the layout. Both are exact, so a difference means that
 // only one of them was edited.
-void check_record(const YamlMap& yaml, const Plan& plan) {
+void check_record(const YamlMap& yaml, const Plan& plan, const std::string& origin) {
   // A pipeline's memory depends on its schedule, which may depend on times.
-  const std::array<int64_t, kTierCount> actual =
-      !is_priced_by_kinds(step_request(plan))
-          ? exact_peak_bytes(step_request(plan))
-          : evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype)).peak_bytes;
+  const auto actual = with_origin(origin, [&]() -> std::array<int64_t, kTierCount> {
+    const StepRequest request = step_request(plan);
+    if (!is_priced_by_kinds(request)) return exact_peak_bytes(request);
+    return evaluate(request, CostModel(plan.hardware, plan.dtype)).peak_bytes;
+  });
   for (const auto& [tier, key] : kPeakKeys) {
     const int64_t recorded = plan.predicted.peak_bytes[static_cast<int>(tier)];
     const int64_t laid_out = actual[static_cast<int>(tier)];
@@ -316,9 +327,9 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
                                  plan.sequence, plan.model.max_positions));
   }
   if (has_record) {
-    check_record(yaml.map("predicted"), plan);
+    check_record(yaml.map("predicted"), plan, origin);
   } else {
-    plan.predicted = predict(plan);
+    plan.predicted = with_origin(origin, [&] { return predict(plan); });
   }
   return plan;
 }

@@ -1,6 +1,7 @@
 #include "planner/program/layer_kinds.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -20,11 +21,12 @@ std::optional<Lengths> lengths_of_share(const Lengths& all, double share) {
   return lengths;
 }
 
-// The fewest tokens of which a share is a whole number.
+constexpr int64_t kLongestPattern = 1 << 20;
+
+// The fewest tokens of which a share is a whole number; more than kLongestPattern if those are.
 int64_t tokens_of_pattern(double share) {
-  constexpr int64_t kMost = 1 << 20;
   int64_t tokens = 1;
-  while (tokens < kMost && tokens_of_share(share, tokens) < 0) ++tokens;
+  while (tokens <= kLongestPattern && tokens_of_share(share, tokens) < 0) ++tokens;
   return tokens;
 }
 
@@ -60,8 +62,8 @@ bool are_nested(const TokenShares& shares, int64_t tokens) {
   return true;
 }
 
-void check_nested(const std::string& model, const TokenShares& shares, const Lengths& all) {
-  if (are_nested(shares, all.own_chunk())) return;
+void check_nested(const std::string& model, const TokenShares& shares, int64_t tokens) {
+  if (are_nested(shares, tokens)) return;
   throw bad_input(
       "{}: {} of the tokens are not among the {} of the run around it; use a share that is a half, "
       "a third, ... of that",
@@ -93,12 +95,12 @@ void add_passing_kinds(Program& p, const StageLayers& stage) {
     for (const double share : *shares) {
       if (share < 1) add_kind(p, none, share);
     }
-    check_nested(p.model.name, *shares, p.lengths);
+    check_nested(p.model.name, *shares, p.lengths.own_chunk());
   }
   TokenShares shares = stage.enters;
   for (int layer = stage.first; layer < stage.end; ++layer) {
     shares = shares_in(shares, p.share_of(p.kind_of_layer(layer)));
-    check_nested(p.model.name, shares, p.lengths);
+    check_nested(p.model.name, shares, p.lengths.own_chunk());
   }
 }
 
@@ -121,8 +123,26 @@ void check_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequ
       throw indivisible(model.name, run.tokens, all);
     }
     shares = shares_in(shares, run.tokens);
+    check_nested(model.name, shares, all.own_chunk());
+  }
+}
+
+int64_t tokens_of_shares(const ModelSpec& model) {
+  int64_t all = 1;
+  for (const LayerRun& run : model.runs) {
+    all = std::lcm(all, tokens_of_pattern(run.tokens));
+    if (all <= kLongestPattern) continue;
+    throw bad_input(
+        "{}: layers on {} of the tokens have a whole number of them only in multiples of more than "
+        "{} tokens; use a rounder share",
+        model.name, run.tokens, kLongestPattern);
+  }
+  TokenShares shares{1};
+  for (const LayerRun& run : model.runs) {
+    shares = shares_in(shares, run.tokens);
     check_nested(model.name, shares, all);
   }
+  return all;
 }
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/schedule/families/lists.h"
 #include "planner/schedule/slice_split.h"
 
 namespace longspan {
@@ -163,9 +164,9 @@ void time(TimedSchedule& timed) {
   timed.timing = simulate(timed.schedule, timed.linked, r.costs);
   timed.messages = messages_of(timed);
   if (r.memory_limit > 0 && timed.timing.peak_memory() > r.memory_limit) {
-    throw no_fit("{} of {} rank{} holds {:.4g} microbatches at its peak; the limit is {:.4g}",
-                 timed.family->name, r.ranks, r.ranks == 1 ? "" : "s",
-                 timed.most_microbatches_held(),
+    throw no_fit("{} of {} holds {} microbatches at its peak; the limit is {:.4g}",
+                 timed.family->name, counted(r.ranks, "rank", "ranks"),
+                 limit_text(timed.most_microbatches_held()),
                  static_cast<double>(r.memory_limit) / static_cast<double>(parts_of(r)));
   }
 }

@@ -300,7 +300,13 @@ Schedule make_schedule(const ScheduleFamily& family, const ScheduleRequest& requ
   if (request.group != 0 && !family.grouped) {
     throw bad_input("{} has no groups of microbatches; leave the group out", family.name);
   }
-  if (request.memory_limit < 0) throw bad_input("a memory limit cannot be negative");
+  if (request.memory_limit < 0 || request.in_flight < 0) {
+    throw bad_input("a limit of memory or of microbatches in flight cannot be negative");
+  }
+  if (request.in_flight > 0 && !family.takes_memory_limit) {
+    throw bad_input("{} holds as many microbatches as its list says; leave the limit out",
+                    family.name);
+  }
   const double forwards = static_cast<double>(request.ranks) * request.virtual_stages *
                           request.microbatches * request.slices;
   if (forwards > kMostForwards) {

@@ -18,6 +18,9 @@ struct ScheduleRequest {
   /// Used by families that arrange actions by their times; the lists of others do not depend on it.
   ScheduleCosts costs = {};
   int64_t memory_limit = 0;  ///< of a rank, in the unit of `costs`; 0: unlimited
+  /// For families that adapt to a memory limit, in its place: the most microbatches that a rank
+  /// holds, of its v stages v parts each, whatever they take; 0: unlimited.
+  int32_t in_flight = 0;
 };
 
 }  // namespace longspan

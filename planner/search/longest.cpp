@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/search/min_memory_layouts.h"
 #include "planner/search/preset_plans.h"
@@ -81,6 +82,7 @@ class Longest {
         wanted_(wanted) {
     wanted_.most = std::min(wanted_.most, options_.most_tokens);
     least_ = std::min(kLeast, wanted_.most);
+    of_shares_ = tokens_of_shares(model);
   }
 
   LongestFound run(const Progress& progress) {
@@ -136,8 +138,10 @@ class Longest {
 
   const Candidate& best() const { return found_.fits.candidate; }
 
+  // A length of which every rank has whole shares (tokens_of_shares()), and its multiples too.
+  int64_t whole_of(const FrameShape& shape) const { return unit_of(shape) * of_shares_; }
   int64_t step_of(const FrameShape& shape) const {
-    return round_up(wanted_.granularity, unit_of(shape));
+    return round_up(wanted_.granularity, whole_of(shape));
   }
 
   // Whether the program is small enough. Limits are lower for a ring and for a pipeline, as all
@@ -173,7 +177,10 @@ class Longest {
   enum class May { fit, not_fit, not_be };  // not_be: not valid, but longer lengths may be
   May may(const FrameShape& shape, int64_t length) {
     const std::optional<Candidate> c = frame_of(shape, length, options_);
-    if (!c || !is_valid(c->strategy, model_, c->sequence)) return May::not_be;
+    if (!c || !is_valid(c->strategy, model_, c->sequence) ||
+        !divides_shares(model_, c->strategy, c->sequence)) {
+      return May::not_be;
+    }
     if (!is_moderate(*c) || !evaluator_.possible(*c)) return May::not_fit;
     const FrameChoice choice(evaluator_, *c, options_, DemandOf::bytes);
     const Mixture m = choice.bound(Goal::fastest, kInfinity);
@@ -354,7 +361,8 @@ class Longest {
       shape.chunks = shape.head_groups = shape.slices = 1;
       shape.block_parts = 0;
       const auto in_time = [&](int64_t length) {
-        const std::optional<Candidate> c = frame_of(shape, length, options_);
+        const std::optional<Candidate> c =
+            frame_of(shape, round_up(length, whole_of(shape)), options_);
         if (!c || !evaluator_.possible(*c)) return true;  // too short
         return evaluator_.demand(*c).compute_seconds() <= most_seconds(*c);
       };
@@ -600,7 +608,8 @@ class Longest {
   const HardwareProfile& hw_;
   const SpaceOptions& options_;
   LongestWanted wanted_;
-  int64_t least_;  // kLeast, or the model's limit if less
+  int64_t least_;      // kLeast, or the model's limit if less
+  int64_t of_shares_;  // tokens_of_shares()
   std::vector<Bounded> bounds_;
   LongestFound found_;
   TimeLimits time_;  // the limits that apply now

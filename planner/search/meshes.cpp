@@ -1,7 +1,6 @@
 #include "planner/search/meshes.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -48,10 +47,18 @@ bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice) {
 
 void check_choice(const ParallelChoice& choice) {
   if (choice.schedule) {
+    if (*choice.schedule == kOwnLists) {
+      throw bad_input(
+          "--schedule: lists are a plan file's own, under the key lists; to have a solver make "
+          "them "
+          "ask for optpipe");
+    }
     const ScheduleFamily& family = schedule_family(*choice.schedule);  // throws for an unknown name
     if (!family.plannable) {
-      throw bad_input("--schedule: {} is simulated alone, not planned with; try one of {}",
-                      *choice.schedule, fmt::join(plannable_schedules(), ", "));
+      throw bad_input(
+          "--schedule: {} is simulated alone, not planned with; take one that `longspan schedule "
+          "list` does not mark \"not in plans\"",
+          *choice.schedule);
     }
   }
   if (choice.pipeline == 1 && choice.fixes_pipeline()) {

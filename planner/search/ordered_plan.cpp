@@ -14,6 +14,7 @@
 #include "planner/program/layout.h"
 #include "planner/schedule/check.h"
 #include "planner/schedule/timing.h"
+#include "planner/search/pipeline_space.h"
 #include "planner/search/question.h"
 
 namespace longspan {
@@ -25,6 +26,13 @@ struct Start {
   NamedSchedule lists;
   OrderingTask task;
 };
+
+// What the flags of a question may ask of the pipeline: whole sequences, one virtual stage or two.
+constexpr int32_t kMostVirtualStages = 2;
+constexpr ScheduleFamily kOrdered = {.name = "optpipe",
+                                     .summary = "lists in the order of a solver",
+                                     .source = "OptPipe, arXiv 2510.05186",
+                                     .most_virtual_stages = kMostVirtualStages};
 
 bool may_be_ordered(const Schedule& schedule) {
   return can_be_reordered(schedule) &&
@@ -117,8 +125,8 @@ std::vector<Plan> plans_to_order(const ModelSpec& model, const HardwareProfile& 
   std::optional<Error> refusal;
   const auto take = [&](const std::optional<Plan>& plan) {
     if (!plan || plan->strategy.parallel.pipeline.stages == 1 || recomputes(plan->strategy)) return;
-    for (const int64_t virtual_stages : {1, 2}) {
-      if (options.parallel.virtual_stages.value_or(virtual_stages) != virtual_stages) continue;
+    for (const int64_t virtual_stages : virtual_stages_of(kOrdered, options.parallel)) {
+      if (virtual_stages * plan->strategy.parallel.pipeline.stages > plan->model.layers) continue;
       Plan& added = plans.emplace_back(*plan);
       added.strategy.parallel.pipeline = {.stages = plan->strategy.parallel.pipeline.stages,
                                           .virtual_stages = virtual_stages};
@@ -148,6 +156,12 @@ std::vector<Plan> plans_to_order(const ModelSpec& model, const HardwareProfile& 
 OrderedPlan search_order(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                          const SearchOptions& options, const SolverLimits& limits,
                          const Progress& progress) {
+  ParallelChoice choice = options.parallel;
+  choice.schedule = "1f1b";  // for checks that hold for any schedule
+  check_choice(choice);
+  const std::optional<std::string> refusal =
+      pipeline_refusal({model, hw, options.parallel, options.microbatches, sequence}, &kOrdered);
+  if (refusal) throw bad_input("pipeline: {}", *refusal);
   const TierBytes capacity = limits_of(hw, options);
   std::vector<Start> starts;
   for (const Plan& plan : plans_to_order(model, hw, sequence, options, progress)) {

@@ -21,7 +21,8 @@ struct OrderedPlan {
 };
 
 /// The fastest plan found, of whole sequences and without recomputation, as backwards are split.
-/// Throws no_fit if none fits; otherwise as search(). REQUIRES: options.parallel names no schedule.
+/// Throws bad_input for slices, a limit on microbatches in flight, or more than two virtual stages;
+/// no_fit if none fits; otherwise as search(). REQUIRES: options.parallel names no schedule.
 OrderedPlan search_order(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                          const SearchOptions& options, const SolverLimits& limits,
                          const Progress& progress = {});

@@ -22,22 +22,17 @@ Families plannable() {
   return all;
 }
 
-// Some of the families that suit, as text: "1f1b, zb-h1 and others". Dominated families are not
-// named.
+// The families that suit, as text: "1f1b, zb-h1". Most families suit if many do, and then they are
+// not named.
 template <class Suits>
 std::string names_of(const Families& families, const Suits& suits) {
-  constexpr size_t kSome = 4;
+  constexpr size_t kMost = 18;
   std::vector<std::string_view> names;
-  size_t left_out = 0;
   for (const ScheduleFamily* family : families) {
-    if (family->dominated || !suits(*family)) continue;
-    if (names.size() < kSome) {
-      names.push_back(family->name);
-    } else {
-      ++left_out;
-    }
+    if (suits(*family)) names.push_back(family->name);
   }
-  return fmt::format("{}{}", fmt::join(names, ", "), left_out > 0 ? " and others" : "");
+  if (names.size() > kMost) return fmt::format("{} others of `schedule list`", names.size());
+  return names.empty() ? "no schedule" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string virtual_stages_text(const ScheduleFamily& family) {
@@ -123,7 +118,7 @@ std::string listed(const std::vector<int64_t>& numbers) {
   return fmt::format("{} or {}", fmt::join(first, ", "), numbers.back());
 }
 
-Reason of_stages(const PipelineQuestion& q) {
+Reason of_stages(const PipelineQuestion& q, const ScheduleFamily* named) {
   const ParallelChoice& choice = q.choice;
   const int64_t devices = q.hw.devices();
   if (choice.pipeline) {
@@ -140,8 +135,8 @@ Reason of_stages(const PipelineQuestion& q) {
     }
   }
   const int64_t least = choice.pipeline.value_or(2);
-  const int64_t least_virtual = choice.virtual_stages.value_or(
-      choice.schedule ? schedule_family(*choice.schedule).least_virtual_stages : 1);
+  const int64_t least_virtual =
+      choice.virtual_stages.value_or(named ? named->least_virtual_stages : 1);
   if (least_virtual > q.model.layers / least) {
     return fmt::format("{} stages of {} virtual stages each are more than the {} layers of {}",
                        least, least_virtual, q.model.layers, q.model.name);
@@ -217,13 +212,14 @@ Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
 
 }  // namespace
 
-std::optional<std::string> pipeline_refusal(const PipelineQuestion& q) {
+std::optional<std::string> pipeline_refusal(const PipelineQuestion& q,
+                                            const ScheduleFamily* named) {
   const ParallelChoice& choice = q.choice;
   if (q.hw.devices() < 2) return std::nullopt;
-  const ScheduleFamily* named = choice.schedule ? &schedule_family(*choice.schedule) : nullptr;
+  if (named == nullptr && choice.schedule) named = &schedule_family(*choice.schedule);
   if (Reason reason = named ? of_schedule(choice, *named) : of_schedules(choice)) return reason;
-  if (Reason reason = of_stages(q)) return reason;
-  if (named) {
+  if (Reason reason = of_stages(q, named)) return reason;
+  if (named != nullptr && named->generate != nullptr) {
     if (Reason reason = of_numbers(q, *named)) return reason;
   }
   return of_slices(q);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "hwprofiles/hardware_profile.h"
+#include "planner/schedule/registry.h"
 #include "planner/search/meshes.h"
 
 namespace longspan {
@@ -23,7 +24,8 @@ struct PipelineQuestion {
 
 /// The cause, as a clause: "8 devices do not divide into 3 stages; ...". None if no cause is known
 /// here; the schedule may still refuse the real stages, and plans may not fit. REQUIRES:
-/// check_choice() passed.
-std::optional<std::string> pipeline_refusal(const PipelineQuestion& question);
+/// check_choice() passed. `named`: the family asked for; null: the choice's.
+std::optional<std::string> pipeline_refusal(const PipelineQuestion& question,
+                                            const ScheduleFamily* named = nullptr);
 
 }  // namespace longspan

@@ -142,17 +142,38 @@ Error none_suits(const PipelineQuestion& q) {
 }
 
 Error none_takes(const PipelineQuestion& q) {
-  if (!q.choice.admits_whole_sequences() && q.choice.admits_flat()) {
-    return bad_input(
-        "--slices: {} cannot be cut into {} slices of {} tokens or more on a rank, of whole chunks "
-        "and without a ring; ask for other slices, or leave --slices out",
-        q.sequence > 0 ? counted(q.sequence, "token", "tokens") : "sequences", *q.choice.slices,
-        kLeastChunkOfRank);
-  }
+  if (!q.choice.admits_whole_sequences() && q.choice.admits_flat()) return none_cuts(q);
   if (const std::optional<std::string> reason = pipeline_refusal(q)) {
     return bad_input("pipeline: {}", *reason);
   }
   return none_takes(q.microbatches);
+}
+
+Error none_cuts(const PipelineQuestion& q) {
+  const ParallelChoice& choice = q.choice;
+  const std::string tokens =
+      q.sequence > 0 ? counted(q.sequence, "token", "tokens") : std::string("sequences");
+  if (!choice.admits_flat()) {
+    if (const std::optional<std::string> reason = pipeline_refusal(q)) {
+      return bad_input("pipeline: {}", *reason);
+    }
+  }
+  if (!choice.admits_whole_sequences()) {
+    return bad_input(
+        "--slices: {} cannot be cut into {} slices of {} tokens or more on a rank, of whole chunks "
+        "and without a ring; ask for other slices, or leave --slices out",
+        tokens, *choice.slices, kLeastChunkOfRank);
+  }
+  if (choice.schedule && schedule_family(*choice.schedule).sliced) {
+    return bad_input(
+        "--schedule: {} passes slices of sequences on, and {} cannot be cut into slices of {} "
+        "tokens or more on a rank; ask for a longer sequence or another schedule",
+        *choice.schedule, tokens, kLeastChunkOfRank);
+  }
+  return bad_input(
+      "{} cannot be cut into chunks of {} or more on a rank with what was asked for; ask for "
+      "another length, or leave --chunk, --pipeline or degrees of the mesh out",
+      tokens, kLeastChunkOfRank);
 }
 
 }  // namespace longspan

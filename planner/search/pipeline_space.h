@@ -52,5 +52,7 @@ Error none_suits(const std::string& length, const ModelSpec& model, const Hardwa
 Error none_suits(const PipelineQuestion& question);
 Error none_takes(int64_t microbatches);
 Error none_takes(const PipelineQuestion& question);
+/// The error for a length that no frame cuts.
+Error none_cuts(const PipelineQuestion& question);
 
 }  // namespace longspan

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/program/layer_kinds.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/search/answer.h"
 #include "planner/search/best_first.h"
@@ -20,6 +21,7 @@
 namespace longspan {
 namespace {
 
+constexpr double kNoTime = 1e299;     // of a candidate whose step has none
 constexpr double kNearLimit = 1.03;   // excess over the time that more effort may remove
 constexpr double kFrontSlack = 0.02;  // smaller savings do not justify a line of the front
 // Limit on program ops in searches for the ends of the front.
@@ -35,6 +37,16 @@ constexpr RefineEffort kBetweenEffort = {
     .evaluations = 200, .work = 8'000'000, .exact = 6, .exact_ops = 4'000'000};
 constexpr Effort kAlternativeEffort = {
     .evaluations = 40, .refinements = 0, .exact = 4, .attempts = 3, .repaired = 0};
+// The same after a search that ended early, which saw little of them.
+constexpr Effort kEarlyEffort = {.evaluations = 100,
+                                 .work = 6'000'000,
+                                 .refinements = 300,
+                                 .refinement_work = 6'000'000,
+                                 .starts = 2,
+                                 .exact = 6,
+                                 .attempts = 3,
+                                 .exact_ops = 3'000'000,
+                                 .repaired = 0};
 constexpr int kAlternativeLooks = 4;
 constexpr double kFarBehind = 1.1;  // of an alternative: a search of its own may find better
 constexpr Effort kLargeEffort = {.evaluations = 150, .refinements = 40, .exact = 10, .attempts = 4};
@@ -57,10 +69,32 @@ Goal goal_of(Objective objective) {
   return Goal::fastest;
 }
 
+// The length, padded if it has no whole number of the tokens of a run. Padding is little and leaves
+// as many parts as it may of which each has whole numbers, too. Throws bad_input if that takes a
+// sixteenth or more.
+int64_t of_whole_shares(const ModelSpec& model, int64_t sequence) {
+  const int64_t of_shares = tokens_of_shares(model);
+  if (sequence % of_shares == 0) return sequence;
+  int64_t padded = round_up(sequence, of_shares);
+  if (padded - sequence >= ceil_div(sequence, 16)) {
+    throw bad_input(
+        "--seq: the runs of {} need a multiple of {} tokens, got {}; ask for {}, or use rounder "
+        "shares",
+        model.name, of_shares, sequence, padded);
+  }
+  for (int64_t parts = 2; parts <= sequence / 256; parts *= 2) {
+    const int64_t more = round_up(sequence, of_shares * parts);
+    if (more - sequence > sequence / 256) break;
+    padded = more;
+  }
+  return padded;
+}
+
 [[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
                          const Found& found, const std::string& margin) {
   const std::string what = fmt::format("no plan for {} fits {}", count_tokens(sequence), hw.name);
-  if (found.nearest) {
+  // Bytes without a time stand for a schedule that does not take the plan's stages.
+  if (found.nearest && found.nearest->score.step_seconds < kNoTime) {
     const std::string shortfalls =
         describe_shortfalls(found.nearest->score.bytes, evaluator.limits());
     if (!shortfalls.empty()) throw no_fit("{}; the nearest plan: {}{}", what, shortfalls, margin);
@@ -73,7 +107,8 @@ class Search {
   Search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
          const SearchOptions& options, const Progress& progress)
       : hw_(hw),
-        sequence_(sequence),
+        asked_(sequence),
+        sequence_(of_whole_shares(model, sequence)),
         options_(options),
         progress_(progress),
         space_(space_of(model, hw, options)),
@@ -93,11 +128,19 @@ class Search {
       if (goal != Goal::fastest && own(s) < own(*found.best)) found.best = s;
     }
     SearchResult result;
-    const double measure = own(*found.best);
-    result.gap = measure > found.bound ? 1 - found.bound / measure : 0;
+    const auto gap_of = [&](double measure) {
+      return measure > found.bound ? 1 - found.bound / measure : 0;
+    };
+    result.gap = gap_of(own(*found.best));
     result.best = plan_of(*found.best);
-    add_alternative(found, result);
     for (const Scored& s : points) result.pareto.push_back(plan_of(s));
+    add_alternative(found, result);
+    if (ends_early() && result.alternative &&
+        seconds_per_sequence(*result.alternative) < seconds_per_sequence(result.best)) {
+      std::swap(result.best, *result.alternative);
+      result.gap = gap_of(seconds_per_sequence(result.best));
+      result.pareto.insert(result.pareto.begin(), result.best);
+    }
     result.considered = evaluator_.considered();
     result.evaluated = evaluator_.simulated();
     return result;
@@ -115,9 +158,12 @@ class Search {
     wanted.goal = goal;
     if (goal == Goal::fastest) wanted.gap = std::max(wanted.gap, options_.gap);
     wanted.time = options_.time;
-    wanted.tokens = sequence_;
+    wanted.tokens = asked_;
     return wanted;
   }
+  // Whether the question is content with a plan near the fastest. Then other kinds of plans may
+  // hardly have been looked at.
+  bool ends_early() const { return options_.gap > Wanted{}.gap; }
   // The least times that compute alone takes of these frames.
   Score compute_of(const std::vector<Candidate>& frames) {
     Score least;
@@ -135,10 +181,10 @@ class Search {
     if (!options_.time.any() || is_in_time(compute_of(frames()))) return;
     const Score least =
         compute_of(frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps}));
-    if (least.seconds < kInfinity) check_time(least, sequence_, options_, TimeOf::compute_alone);
+    if (least.seconds < kInfinity) check_time(least, asked_, options_, TimeOf::compute_alone);
   }
   bool is_in_time(const Score& score, double slack = 1) const {
-    return options_.time.admit(score.step_seconds, score.seconds, sequence_, slack);
+    return options_.time.admit(score.step_seconds, score.seconds, asked_, slack);
   }
   // Refuses limits on time if a plan fits without them. The shortest step has the fewest sequences.
   void refuse_for_time() {
@@ -151,9 +197,9 @@ class Search {
     if (!any_time_.best || shortest.size() < frames().size()) {
       const Found any =
           best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
-      if (any.best) check_time(any.best->score, sequence_, options_);
+      if (any.best) check_time(any.best->score, asked_, options_);
     }
-    if (any_time_.best) check_time(any_time_.best->score, sequence_, options_);
+    if (any_time_.best) check_time(any_time_.best->score, asked_, options_);
   }
   // Searches moderate programs, then larger ones if none of those fits.
   Found fastest() {
@@ -193,11 +239,7 @@ class Search {
   Found fastest_or_any() {
     Found found = fastest();
     if (found.best) return found;
-    if (std::none_of(frames().begin(), frames().end(),
-                     [&](const Candidate& c) { return evaluator_.possible(c); })) {
-      throw none_takes(
-          PipelineQuestion{model_, hw_, options_.parallel, options_.microbatches, sequence_});
-    }
+    refuse_if_none_possible();
     // If a plan fits without limits on time, memory is not what is short.
     Found last = any_time_.best ? Found{} : roomiest();
     if (!last.best) reach(last);
@@ -209,13 +251,30 @@ class Search {
     if (found.fitting.empty()) found.fitting.push_back(*found.best);
     return found;
   }
+  // Throws the reason if no plan of the space can be, whatever fits.
+  void refuse_if_none_possible() {
+    const std::vector<Candidate>& all = frames();
+    const auto any = [&](const auto& holds) { return std::any_of(all.begin(), all.end(), holds); };
+    if (any([&](const Candidate& c) { return evaluator_.possible(c); })) return;
+    const PipelineQuestion question{model_, hw_, options_.parallel, options_.microbatches,
+                                    sequence_};
+    if (all.empty()) {
+      // Longer lengths may be cut into too many ops for these frames.
+      if (!frames_of(model_, hw_, sequence_, space_, {true, kMostPricedOps}).empty()) return;
+      throw none_cuts(question);
+    }
+    const bool divides =
+        any([&](const Candidate& c) { return divides_shares(model_, c.strategy, c.sequence); });
+    if (!divides) check_shares(model_, all.front().strategy, all.front().sequence);
+    throw none_takes(question);
+  }
   Found least_or_any(Goal goal) {
     Found found = least(goal);
     found.bound = std::min(found.bound, bound_of_larger(goal));
     if (found.best) return found;
     // Where hardly anything fits, the question for the fastest plan looks further. It is asked
     // anew: results in the evaluator cost no effort, so they would change its answer.
-    Found any = Search(model_, hw_, sequence_, options_, progress_).fastest_or_any();
+    Found any = Search(model_, hw_, asked_, options_, progress_).fastest_or_any();
     any.bound = found.bound < 1 ? found.bound : 0;  // the bound of other programs does not apply
     squeeze(any, goal);
     return any;
@@ -378,19 +437,22 @@ class Search {
       if (s.score.overflow > 0) continue;
       if (fastest == nullptr || s.score.seconds < fastest->score.seconds) fastest = &s;
     }
-    if (fastest != nullptr && fastest->score.seconds < kFarBehind * found.best->score.seconds) {
+    if (fastest != nullptr && !ends_early() &&
+        fastest->score.seconds < kFarBehind * found.best->score.seconds) {
       result.alternative = plan_of(*fastest);
       return;
     }
-    // Bounds ruled out most of them. Moved, as there may be a hundred thousand frames, and no later
-    // code uses them.
+    // Bounds ruled out most of them, or a search that ended early did not come to them. Moved, as
+    // there may be a hundred thousand frames, and no later code uses them.
     frames();
     std::vector<Candidate> others = std::exchange(frames_, {});
     std::erase_if(others, [&](const Candidate& c) { return !other(c); });
     if (others.empty()) return;
     Wanted fast = wanted(Goal::fastest);
+    fast.gap = Wanted{}.gap;
     if (fastest != nullptr) fast.start = fastest->candidate;
-    Found best = best_first(evaluator_, margin_, others, space_, fast, kAlternativeEffort);
+    Found best = best_first(evaluator_, margin_, others, space_, fast,
+                            ends_early() ? kEarlyEffort : kAlternativeEffort);
     if (!best.best) best = any_of(others, kAlternativeEffort);
     if (best.best) {
       result.alternative = plan_of(*best.best);
@@ -411,7 +473,7 @@ class Search {
     for (const Goal end : {Goal::fastest, Goal::least_host, Goal::least_device}) {
       if (end == goal) continue;
       // A new search gives the result of a question with only that objective.
-      Search anew(model_, hw_, sequence_, options_, progress_);
+      Search anew(model_, hw_, asked_, options_, progress_);
       if (end != Goal::fastest) anew.min_memory_frames_ = min_memory_frames();
       const Found other = end == Goal::fastest ? anew.fastest() : anew.least(end);
       if (!other.best) continue;
@@ -498,7 +560,8 @@ class Search {
   }
 
   const HardwareProfile& hw_;
-  int64_t sequence_;
+  int64_t asked_;     // tokens, which count for rates
+  int64_t sequence_;  // the same, or padded
   const SearchOptions& options_;
   const Progress& progress_;
   SpaceOptions space_;
@@ -514,7 +577,7 @@ class Search {
 
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress) {
-  check_positions(model, sequence, options);
+  check_positions(model, of_whole_shares(model, sequence), options);
   const auto begin = std::chrono::steady_clock::now();
   SearchResult result = Search(model, hw, sequence, options, progress).run();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -75,7 +75,7 @@ void check_planned(const std::vector<std::vector<Action>>& lists, int32_t slices
           if (action.ways == 1) continue;
           [[fallthrough]];
         default:
-          throw bad_input("lists: expected F, B, I and W, got {}", to_string(action, slices));
+          throw bad_input("lists: expected {}, got {}", kListActions, to_string(action, slices));
       }
     }
   }
@@ -100,7 +100,9 @@ const ScheduleFamily& family_of(const Pipeline& pipeline) {
 
 Schedule schedule_of(const Pipeline& pipeline, const ScheduleRequest& request) {
   if (pipeline.schedule != kOwnLists) {
-    return make_schedule(schedule_family(pipeline.schedule), request);
+    ScheduleRequest own = request;
+    own.in_flight = static_cast<int32_t>(pipeline.in_flight);
+    return make_schedule(schedule_family(pipeline.schedule), own);
   }
   check_planned(pipeline.lists, request.slices);
   Schedule schedule;

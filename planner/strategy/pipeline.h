@@ -21,6 +21,8 @@ namespace longspan {
 
 /// Pipeline::schedule of a pipeline whose lists are given.
 inline constexpr std::string_view kOwnLists = "lists";
+/// The actions that such lists have, for messages.
+inline constexpr std::string_view kListActions = "F, B, I or W with stage and microbatch, like 2F0";
 
 struct Pipeline {
   int64_t stages = 1;  ///< p: ranks of a pipeline; 1: none

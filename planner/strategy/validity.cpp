@@ -15,6 +15,8 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostSlices = 4096;
+constexpr const char* kScheduleAdvice =
+    "take one that `longspan schedule list` does not mark \"not in plans\"";
 
 struct Question {
   const Strategy& s;
@@ -264,12 +266,12 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family != nullptr; },
      [](const Question& q) {
        return Words{fmt::format("there is no schedule \"{}\"", q.pipeline().schedule),
-                    fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
+                    kScheduleAdvice};
      }},
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family->plannable; },
      [](const Question& q) {
        return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
-                    fmt::format("try one of {}", fmt::join(plannable_schedules(), ", "))};
+                    kScheduleAdvice};
      }},
     {Rule::schedule, "pipeline.schedule",
      [](const Question& q) {

@@ -125,12 +125,59 @@ TEST_CASE("a checkpoint of a model in runs resumes, also on other ranks") {
                 {"not in the plan's model"});
 }
 
-TEST_CASE("a share of the tokens that does not divide is planned, and not run") {
+TEST_CASE("a length of which runs have no whole share is padded, or refused") {
   const TemporaryFolder folder;
-  std::string text = read_text(model_in_runs(folder, "tiny-llama", "half"));
-  const std::string model = folder.file("model.yaml", replaced(text, "0.5", "0.37"));
-  const std::string plan = plan_in_runs(folder, model, 1, {});
-  check_refused(longspan({"run", plan}), 2, {"0.37 of the tokens", "multiples of 100 tokens"});
+  const std::string text = read_text(model_in_runs(folder, "tiny-llama", "half"));
+  const std::string plan = folder.path() / "plan.yaml";
+  const auto planned = [&](const std::string& share, const std::vector<std::string>& more) {
+    const std::string model = folder.file("model.yaml", replaced(text, "0.5", share));
+    return longspan(
+        joined({"plan", "--model", model, "--hw", kHardware, "--gap", "50%", "-o", plan}, more));
+  };
+  for (const auto& [length, padded] : {std::pair("513", "514"), {"1001", "1004"}, {"77", "78"}}) {
+    CAPTURE(length);
+    const Result result = planned("0.5", {"--seq", length});
+    REQUIRE(result.status == 0);
+    CHECK_THAT(result.out, Contains(length + std::string(" tokens are padded to ") + padded));
+    REQUIRE(longspan({"run", plan, "--steps", "1"}).status == 0);
+  }
+  check_refused(planned("0.5", {"--seq", "3"}), 2, {"--seq", "multiple of 2 tokens", "ask for 4"});
+  check_refused(planned("0.37", {"--seq", "512"}), 2, {"multiple of 100 tokens", "ask for 600"});
+  check_refused(planned("0.3333333", {"--seq", "512"}), 2, {"0.3333333", "rounder share"});
+  REQUIRE(planned("0.37", {"--seq", "500"}).status == 0);
+  REQUIRE(longspan({"run", plan, "--steps", "1"}).status == 0);
+  check_refused(planned("0.5", {"--seq", "510", "--chunk", "51"}), 2,
+                {"0.5 of the tokens", "chunk_tokens"});
+  // A file that was edited is checked when it runs.
+  REQUIRE(planned("0.5", {"--seq", "500"}).status == 0);
+  std::string edited = read_text(plan);
+  const size_t record = edited.find("predicted:");
+  edited.erase(record, edited.find("model:") - record);
+  const std::string odd = folder.file("odd.yaml", replaced(edited, "tokens: 0.5", "tokens: 0.3"));
+  check_refused(longspan({"run", folder.file("odd.yaml", replaced(read_text(odd), "500", "501"))}),
+                2, {"odd.yaml"});
+}
+
+TEST_CASE("a plan says that its schedule does not run where layers differ, as run does") {
+  const TemporaryFolder folder;
+  const std::string model = model_in_runs(folder, "tiny-llama", "half");
+  for (const auto& [schedule, what] : {std::pair("po-h", "offloads by itself"),
+                                       {"chronos-recomp", "recomputes by itself"},
+                                       {"slimpipe", "shares attention"},
+                                       {"1f1b-vocab-1", "cuts the vocabulary"}}) {
+    CAPTURE(schedule);
+    const std::string plan = folder.path() / "plan.yaml";
+    const Result result = longspan({"plan", "--model", model, "--hw", machine_of(folder, 2),
+                                    "--seq", "512", "--gap", "50%", "-o", plan, "--pipeline", "2",
+                                    "--micro-batches", "2", "--schedule", schedule});
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+    CHECK_THAT(result.out, Contains("not run") && Contains(what));
+    check_refused(longspan({"run", plan, "--local-ranks", "2"}), 2, {"plan.yaml", what});
+  }
+  const std::string plan =
+      plan_in_runs(folder, model, 2, {"--pipeline", "2", "--schedule", "zb-h1"});
+  CHECK(longspan({"run", plan, "--local-ranks", "2", "--steps", "1"}).status == 0);
 }
 
 }  // namespace longspan::e2e

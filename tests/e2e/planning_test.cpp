@@ -174,7 +174,7 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
                   "4", "--pipeline", "2", "--schedule", "1f1b-vocab-1", "--gap", "50%", "-o", file})
             .status == 0);
   check_refused(longspan({"run", file}), 2,
-                {"pipeline 2 (1f1b-vocab-1", "does not run", "--schedule 1f1b"});
+                {"1f1b-vocab-1 cuts the vocabulary", "does not run", "--schedule 1f1b"});
   const Result free =
       longspan({"plan", "--model", model, "--hw", "2xh100-80g", "--seq", "2K", "--gap", "50%"});
   CHECK(free.status == 0);

@@ -171,6 +171,64 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "1K", "-o", "no/such/folder/plan.yaml"}), 2, {"no folder"});
 }
 
+TEST_CASE("flags that a pipeline schedule does not take are refused, with those that do") {
+  const auto plan = [](const std::vector<std::string>& more) {
+    return longspan(joined(
+        {"plan", "--model", "gpt-125m", "--hw", "4xh100-80g", "--seq", "1K", "--pipeline", "4"},
+        more));
+  };
+  for (const char* schedule : {"optpipe", "zb-h1"}) {
+    CAPTURE(schedule);
+    const auto of = [&](const char* flag, const char* value) {
+      return plan({"--schedule", schedule, flag, value});
+    };
+    check_refused(of("--virtual", "3"), 2, {schedule, "--virtual 3", "bfs", "chronos-recomp"});
+    check_refused(of("--slices", "4"), 2,
+                  {schedule, "whole sequences", "terapipe", "chunkflow", "sppo", "slimpipe"});
+    check_refused(of("--in-flight", "2"), 2, {schedule, "zb-auto, zb-v, v-adaptive"});
+    check_refused(longspan({"plan", "--model", "gpt-125m", "--hw", "4xh100-80g", "--seq", "1K",
+                            "--pipeline", "1", "--schedule", schedule}),
+                  2, {"one stage has no schedule"});
+  }
+  check_refused(plan({"--schedule", "lists"}), 2, {"lists", "plan file", "optpipe"});
+  check_refused(plan({"--schedule", "stp"}), 2, {"stp", "schedule list", "not in plans"});
+  check_refused(plan({"--schedule", "seq1f1b", "--slices", "64"}), 2,
+                {"1,024 tokens", "64 slices", "64 tokens or more"});
+  check_refused(longspan({"plan", "--model", "gpt-125m", "--hw", "4xh100-80g", "--seq", "64",
+                          "--pipeline", "4", "--schedule", "seq1f1b"}),
+                2, {"seq1f1b passes slices", "64 tokens or more", "longer sequence"});
+}
+
+TEST_CASE("one microbatch in flight is planned, also where stages differ") {
+  for (const char* schedule : {"zb-auto", "zb-v", "v-adaptive"}) {
+    CAPTURE(schedule);
+    const Result result = longspan({"plan", "--model", "qwen2.5-7b", "--hw", "8xh100-80g", "--seq",
+                                    "4K", "--pipeline", "8", "--schedule", schedule, "--in-flight",
+                                    "1", "--microbatches", "4", "--gap", "90%"});
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+    CHECK_THAT(result.out, Catch::Matchers::Contains("at most 1 in flight"));
+  }
+}
+
+TEST_CASE("max-seq shows a bound as a share where that says something, else in words") {
+  using Catch::Matchers::Contains;
+  const TemporaryFolder folder;
+  const std::string two = folder.file(
+      "two.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 2"));
+  const std::string model = folder.file("m.yaml", replaced(kModel, "layers: 2", "layers: 4"));
+  const Result far = longspan({"max-seq", "--model", model, "--hw", two, "--pipeline", "2",
+                               "--schedule", "zb-h1", "--microbatches", "2"});
+  CHECK_THAT(far.out, Contains("auto: how much longer a plan of the search space can be is not "
+                               "known"));
+  const Result none =
+      longspan({"max-seq", "--model", "gpt2", "--hw", "h100-80g", "--strategy", "auto"});
+  CHECK_THAT(none.out, Contains("auto: no plan of the search space exceeds this length\n"));
+  const Result near =
+      longspan({"max-seq", "--model", "tiny-llama", "--hw", "h100-80g", "--strategy", "upipe"});
+  CHECK_THAT(near.out, Contains("no plan of the preset exceeds this length by more than "));
+}
+
 TEST_CASE("the flags of run are checked before anything runs") {
   const TemporaryFolder folder;
   const std::string plan = make_plan(folder);

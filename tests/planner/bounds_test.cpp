@@ -72,9 +72,12 @@ class RandomFrames {
     hw_.nvme.capacity_bytes.value = 1e9;
     hw_.nvme.read_bandwidth.value = hw_.nvme.write_bandwidth.value = 1e9;
     evaluator_.emplace(model_, hw_, capacities(hw_));
+    on_all_tokens_ = model_;
+    for (LayerRun& run : on_all_tokens_.runs) run.tokens = 1;
+    of_all_tokens_.emplace(on_all_tokens_, hw_, capacities(hw_));
     frames_ = frames_of(model_, hw_, 4096, options_, {false, 20'000});
     std::erase_if(frames_, [&](const Candidate& c) {
-      return !evaluator_->possible(c) || (uneven && !c.strategy.parallel.pipeline.equal_work);
+      return !of_all_tokens_->possible(c) || (uneven && !c.strategy.parallel.pipeline.equal_work);
     });
   }
 
@@ -88,13 +91,14 @@ class RandomFrames {
       std::erase_if(group, [&](const Strategy& s) {
         Candidate c = frame;
         c.strategy = s;
-        return !evaluator_->possible(c);
+        return !of_all_tokens_->possible(c);
       });
     }
     return values;
   }
 
-  /// `chosen`: the value of each group.
+  /// `chosen`: the value of each group. None if the knobs do not go together, or the tokens of the
+  /// runs do not divide.
   std::optional<Candidate> candidate(const Candidate& frame, const GroupValues& values,
                                      std::array<size_t, kGroupCount>& chosen) {
     Candidate c = frame;
@@ -114,9 +118,9 @@ class RandomFrames {
 
  private:
   HardwareProfile hw_;
-  ModelSpec model_;
+  ModelSpec model_, on_all_tokens_;  // as asked, and if runs have all tokens
   SpaceOptions options_;
-  std::optional<Evaluator> evaluator_;
+  std::optional<Evaluator> evaluator_, of_all_tokens_;
   std::vector<Candidate> frames_;
   std::mt19937_64 random_{1};
 };

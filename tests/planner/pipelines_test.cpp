@@ -324,8 +324,10 @@ TEST_CASE("what rules every pipeline out is named") {
   const std::vector<Asked> all = {
       {with(of_four("1f1b"), &Choice::virtual_stages, 2), 0, 0, "one virtual stage on a rank"},
       {with(of_four("v-half"), &Choice::virtual_stages, 4), 0, 0, "2 virtual stages on a rank"},
-      {with(of_four("zb-h1"), &Choice::slices, 4), 0, 0, "--slices 4 is for seq1f1b, seq1f1b-i"},
-      {with(of_four("seq1f1b"), &Choice::slices, 1), 0, 0, "--slices 1 is for 1f1b"},
+      {with(of_four("zb-h1"), &Choice::slices, 4), 0, 0,
+       "--slices 4 is for terapipe, seq1f1b, seq1f1b-i, chunkflow, sppo, slimpipe"},
+      {with(of_four("seq1f1b"), &Choice::slices, 1), 0, 0,
+       "--slices 1 is for 25 others of `schedule list`"},
       {with(of_four("1f1b"), &Choice::in_flight, 3), 0, 0, "--in-flight 3 is for zb-auto"},
       {with(of_four("slimpipe"), &Choice::slices, 6), 0, 0, "a multiple of the ranks"},
       {with(of_four("1f1b"), &Choice::pipeline, 3), 0, 0, "8 devices do not divide into 3"},
@@ -335,6 +337,9 @@ TEST_CASE("what rules every pipeline out is named") {
       {with(with(of_four("seq1f1b"), &Choice::slices, 4), &Choice::ring, 2), 0, 0,
        "without a ring"},
       {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
+      {with(of_four("1f1b"), &Choice::virtual_stages, 4), 0, 0,
+       "--virtual 4, which interleaved-1f1b, bfs, interleaved-zb, gis, gis-h, po-h, po-f, chronos, "
+       "chronos-recomp take"},
       {of_four("dualpipe-v"), 3, 32768, "takes 8 microbatches or more; got 3"},
       {of_four("interleaved-zb"), 9, 32768, "9 microbatches"},
   };

@@ -200,9 +200,10 @@ TEST_CASE("a plan may hold the lists of its pipeline, in the format of CSV files
   const auto with = [&](const std::string& from, const std::string& to) {
     return replaced(bare, from, to);
   };
-  check_refused(with("0W0,0W1\n", "0W0\n"), {"lists:", "0W1"});
-  check_refused(with("1F0,", "1X0,"), {"lists", "line 2, cell 1", "1X0"});
-  check_refused(with("0W0,0W1", "0W0,0W1,0S1"), {"lists:", "expected F, B, I and W", "0S1"});
+  check_refused(with("0W0,0W1\n", "0W0\n"), {"p.yaml: lists:", "0W1"});
+  check_refused(with("1F0,", "1X0,"),
+                {"p.yaml: lists", "line 2, cell 1", "1X0", "expected F, B, I or W"});
+  check_refused(with("0W0,0W1", "0W0,0W1,0S1"), {"p.yaml: lists:", "expected F, B, I or W", "0S1"});
   check_refused(with("0F0,0F1,0I0", "0I0,0F0,0F1"), {"lists:", "0I0"});
   check_refused(with("schedule: lists", "schedule: 1f1b"), {"lists", "1f1b makes its lists"});
   check_refused(with("microbatches: 2", "microbatches: 3"), {"lists:"});

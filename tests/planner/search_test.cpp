@@ -209,6 +209,23 @@ TEST_CASE("an early update needs no room for all gradients, and hides an optimiz
                     Catch::StartsWith("--early-update: the stages of a pipeline"));
 }
 
+TEST_CASE("a search that ends early is compared with a good plan of the other kind") {
+  const ModelSpec model = load_model("llama-3.1-8b");
+  const HardwareProfile hw = load_hardware("8xh100-80g");
+  SearchOptions options;
+  options.front_lines = 0;
+  const SearchResult whole = search(model, hw, 131072, options);
+  options.gap = 0.1;
+  const SearchResult early = search(model, hw, 131072, options);
+  REQUIRE(whole.alternative);
+  REQUIRE(early.alternative);
+  CHECK(early.best.strategy.parallel.has_pipeline() !=
+        early.alternative->strategy.parallel.has_pipeline());
+  CHECK(seconds_per_sequence(early.best) <= seconds_per_sequence(*early.alternative));
+  CHECK(seconds_per_sequence(*early.alternative) <=
+        1.01 * seconds_per_sequence(*whole.alternative));
+}
+
 TEST_CASE("what does not fit is refused with the shortfall") {
   const ModelSpec model = load_model("tiny-llama");
   const HardwareProfile hw = small_machine(1 * testing::kMiB, 4 * testing::kMiB);

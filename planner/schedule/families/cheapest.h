@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "planner/schedule/costs.h"
+#include "planner/schedule/request.h"
 
 namespace longspan {
 
@@ -18,8 +21,8 @@ class Cheapest {
       : costs_(costs), memory_limit_(memory_limit) {}
 
   /// Keeps `schedule` if it fits and costs less than all before, or the same in less memory. The
-  /// first of equals stays.
-  void offer(Schedule schedule);
+  /// first of equals stays. `from`: the lowest memory limit for which the family makes it.
+  void offer(Schedule schedule, int64_t from = 0);
 
   /// Moves out the schedule kept; none if none fitted or was offered. Call at most once.
   std::optional<Schedule> take() { return std::move(best_); }
@@ -27,7 +30,8 @@ class Cheapest {
   /// The cost of the schedule kept; 0 without one.
   double cost() const { return best_ ? cost_ : 0; }
 
-  /// The smallest memory limit with which one of the offered schedules fits; 0 if none was offered.
+  /// The smallest memory limit for which one of the offered schedules is made and fits; 0 if none
+  /// was offered.
   int64_t least_memory() const { return least_memory_; }
 
  private:
@@ -37,5 +41,14 @@ class Cheapest {
   double cost_ = 0;
   int64_t peak_ = 0, least_memory_ = 0;
 };
+
+/// Offers what a family makes for the request's memory limit.
+using OfferAll = std::function<void(const ScheduleRequest& request, Cheapest& cheapest)>;
+
+/// The cheapest schedule that `offer_all` offers for the request. Throws no_fit if none is within
+/// the memory limit, with the smallest limit for which there is one. `held`: memory of a microbatch
+/// on a rank, for that message.
+Schedule cheapest_of(std::string_view family, const ScheduleRequest& request, int64_t held,
+                     const OfferAll& offer_all);
 
 }  // namespace longspan

@@ -142,23 +142,16 @@ Schedule v_half_vocabulary_2(const ScheduleRequest& request) {
   return with_cut_vocabulary(repeat(request, half_block(request, 1)), request.costs, false);
 }
 
-Schedule v_adaptive(const ScheduleRequest& request) {
-  Cheapest cheapest(request.costs, request.memory_limit);
-  cheapest.offer(v_min(request));
-  cheapest.offer(v_half(request));
-  offer_blocks(request, cheapest);
-  offer_v_greedy(request, cheapest);
-  offer_zb_v(request, cheapest);
-  std::optional<Schedule> best = cheapest.take();
-  if (!best) {
-    const int64_t held = held_by_microbatch(request, 2, v_stage);
-    throw no_fit(
-        "v-adaptive cannot keep within a memory limit of {:.4g} microbatches on each of {} rank{}; "
-        "its smallest schedule holds {:.4g}",
-        in_microbatches(request.memory_limit, held), request.ranks, request.ranks == 1 ? "" : "s",
-        in_microbatches(cheapest.least_memory(), held));
-  }
-  return *std::move(best);
+Schedule v_adaptive(const ScheduleRequest& asked) {
+  const ScheduleRequest request = with_limit_in_flight(asked, 2);
+  const auto offer_all = [](const ScheduleRequest& of_limit, Cheapest& cheapest) {
+    cheapest.offer(v_min(of_limit));
+    cheapest.offer(v_half(of_limit));
+    offer_blocks(of_limit, cheapest);
+    offer_v_greedy(of_limit, cheapest);
+    offer_zb_v(of_limit, cheapest);
+  };
+  return cheapest_of("v-adaptive", request, held_by_microbatch(request, 2, v_stage), offer_all);
 }
 
 }  // namespace longspan

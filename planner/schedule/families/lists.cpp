@@ -1,6 +1,9 @@
 #include "planner/schedule/families/lists.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -35,6 +38,28 @@ int64_t held_by_microbatch(const ScheduleRequest& request, int32_t chunks, Stage
     most = std::max(most, held);
   }
   return most;
+}
+
+std::string limit_text(double microbatches) {
+  constexpr double kExact = 1e-9;  // of a unit of the last digit
+  if (!(microbatches > 0)) return "0";
+  const double unit = std::pow(10.0, std::floor(std::log10(microbatches)) - 3);
+  return fmt::format("{:.4g}", std::ceil(microbatches / unit - kExact) * unit);
+}
+
+ScheduleRequest with_limit_in_flight(const ScheduleRequest& request, int32_t chunks) {
+  if (request.in_flight == 0) return request;
+  constexpr int64_t kParts = 1 << 20;  // of what a microbatch holds on a stage
+  ScheduleRequest limited = request;
+  limited.memory_limit = int64_t{request.in_flight} * chunks * kParts;
+  for (StageMemory& memory : limited.costs.memory) {
+    const double for_weights = static_cast<double>(memory.for_weights) /
+                               static_cast<double>(std::max<int64_t>(1, memory.activations));
+    memory = {.activations = kParts,
+              .for_weights = std::llround(std::min(1.0, for_weights) * kParts),
+              .offloaded = kParts};
+  }
+  return limited;
 }
 
 ActionList in_order(const ScheduleRequest& request, ActionKind kind, int32_t stage) {

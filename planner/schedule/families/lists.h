@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,14 @@ int64_t held_by_microbatch(const ScheduleRequest& request, int32_t chunks, Stage
 inline double in_microbatches(int64_t memory, int64_t held) {
   return static_cast<double>(memory) / static_cast<double>(std::max<int64_t>(1, held));
 }
+
+/// A memory limit in microbatches as text: four digits, rounded up, so that what fits the number
+/// fits the text.
+std::string limit_text(double microbatches);
+
+/// The request with ScheduleRequest::in_flight as a memory limit, for families that adapt to one.
+/// Each of a rank's `chunks` then counts as an equal part of a microbatch, whatever it takes.
+ScheduleRequest with_limit_in_flight(const ScheduleRequest& request, int32_t chunks);
 
 /// A stage's actions of one kind for all microbatches in order; slices are ascending for forwards,
 /// descending for backwards.

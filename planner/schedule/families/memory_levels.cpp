@@ -25,4 +25,13 @@ std::vector<int64_t> memory_levels(const ScheduleRequest& request, int64_t held,
   return levels;
 }
 
+int64_t lowest_level(const std::vector<int64_t>& levels, int64_t least, int64_t level) {
+  if (level == 0) return 0;
+  int64_t lowest = level;
+  for (const int64_t other : levels) {
+    if (other >= least && other > 0) lowest = std::min(lowest, other);
+  }
+  return lowest;
+}
+
 }  // namespace longspan

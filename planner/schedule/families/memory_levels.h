@@ -20,4 +20,9 @@ namespace longspan {
 std::vector<int64_t> memory_levels(const ScheduleRequest& request, int64_t held, double most,
                                    int64_t actions);
 
+/// The lowest of `levels` (highest first) that is `least` or more. It is the lowest limit for which
+/// a greedy makes what it makes for `level`, if any level from `least` to `level` gives the same. A
+/// `level` of 0 is no limit, and greedies run without one for any limit: 0.
+int64_t lowest_level(const std::vector<int64_t>& levels, int64_t least, int64_t level);
+
 }  // namespace longspan

@@ -229,21 +229,24 @@ void offer_v_greedy(const ScheduleRequest& request, Cheapest& cheapest) {
   const std::vector<int64_t> levels = memory_levels(request, held, kMost, kRuns * actions);
   const int32_t apart = std::max(1, request.ranks / kInFlight);
   for (int32_t in_flight = 1; in_flight <= 2 * kMost * request.ranks; in_flight += apart) {
+    // With fewer in flight, memory is left over; above twice as many there is little gain.
+    std::vector<int64_t> suited = levels;
+    std::erase_if(suited, [&](int64_t level) {
+      const int64_t whole = level / held;
+      return in_flight + apart <= whole || in_flight > 2 * whole + 1;
+    });
     for (int order = 0; order < kOrders; ++order) {
       for (unsigned set = 0; set < 8; ++set) {
         const Choices choices = {order, in_flight, (set & 1) != 0, (set & 2) != 0, (set & 4) != 0};
         int64_t same_from = std::numeric_limits<int64_t>::max();
-        for (const int64_t level : levels) {
-          // With fewer in flight, memory is left over; above twice as many there is little gain.
-          const int64_t whole = level / held;
-          if (level >= same_from || in_flight + apart <= whole || in_flight > 2 * whole + 1)
-            continue;
+        for (const int64_t level : suited) {
+          if (level >= same_from) continue;
           ScheduleRequest own = request;
           own.memory_limit = level;
           Greedy greedy(own, choices, exact ? cheapest.cost() : 0);
           std::optional<Schedule> made = greedy.run();
           same_from = greedy.accepted();
-          if (made) cheapest.offer(*std::move(made));
+          if (made) cheapest.offer(*std::move(made), lowest_level(suited, same_from, level));
         }
       }
     }

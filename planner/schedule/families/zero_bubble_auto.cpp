@@ -233,9 +233,10 @@ Schedule in_batches(const ScheduleRequest& request, int32_t batch, bool at_once)
 
 }  // namespace
 
-Schedule zb_auto(const ScheduleRequest& request) {
+namespace {
+
+void offer_zb_auto(const ScheduleRequest& request, Cheapest& cheapest) {
   constexpr double kMost = 3;  // times 1F1B's memory
-  Cheapest cheapest(request.costs, request.memory_limit);
   const int64_t held = held_by_microbatch(request, 1, looped_stage);
   const int64_t actions = int64_t{3} * request.ranks * request.microbatches;
   std::vector<int64_t> levels = memory_levels(request, held, kMost, 8 * actions);
@@ -250,7 +251,7 @@ Schedule zb_auto(const ScheduleRequest& request) {
       Heuristic heuristic(own, choices);
       std::optional<Schedule> made = heuristic.run();
       same_from = heuristic.accepted();
-      if (made) cheapest.offer(*std::move(made));
+      if (made) cheapest.offer(*std::move(made), lowest_level(levels, same_from, level));
     }
   }
   // Batches as even as possible, for every number of batches.
@@ -260,14 +261,14 @@ Schedule zb_auto(const ScheduleRequest& request) {
     if (request.memory_limit > 0 && held * batch > request.memory_limit) break;
     for (const bool at_once : {true, false}) cheapest.offer(in_batches(request, batch, at_once));
   }
-  std::optional<Schedule> best = cheapest.take();
-  if (!best) {
-    throw no_fit(
-        "zb-auto cannot keep within a memory limit of {:.4g} microbatches on each of {} rank{}; it "
-        "takes one",
-        in_microbatches(request.memory_limit, held), request.ranks, request.ranks == 1 ? "" : "s");
-  }
-  return *std::move(best);
+}
+
+}  // namespace
+
+Schedule zb_auto(const ScheduleRequest& asked) {
+  const ScheduleRequest request = with_limit_in_flight(asked, 1);
+  return cheapest_of("zb-auto", request, held_by_microbatch(request, 1, looped_stage),
+                     offer_zb_auto);
 }
 
 }  // namespace longspan

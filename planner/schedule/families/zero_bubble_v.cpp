@@ -288,7 +288,7 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
         std::optional<Attempt> attempt = greedy.run();
         same_from = std::max(same_from, greedy.accepted());
         if (!attempt) break;
-        cheapest.offer(std::move(attempt->schedule));
+        cheapest.offer(std::move(attempt->schedule), lowest_level(levels, same_from, level));
         if (longest >= 0 && attempt->longest_bubble() >= longest) break;
         longest = attempt->longest_bubble();
         approved = std::move(attempt->bubbles);
@@ -297,19 +297,9 @@ void offer_zb_v(const ScheduleRequest& request, Cheapest& cheapest) {
   }
 }
 
-Schedule zb_v(const ScheduleRequest& request) {
-  Cheapest cheapest(request.costs, request.memory_limit);
-  offer_zb_v(request, cheapest);
-  std::optional<Schedule> best = cheapest.take();
-  if (!best) {
-    const int64_t held = held_by_microbatch(request, 2, v_stage);
-    throw no_fit(
-        "zb-v cannot keep within a memory limit of {:.4g} microbatches on each of {} rank{}; it "
-        "takes about {}",
-        in_microbatches(request.memory_limit, held), request.ranks, request.ranks == 1 ? "" : "s",
-        request.ranks);
-  }
-  return *std::move(best);
+Schedule zb_v(const ScheduleRequest& asked) {
+  const ScheduleRequest request = with_limit_in_flight(asked, 2);
+  return cheapest_of("zb-v", request, held_by_microbatch(request, 2, v_stage), offer_zb_v);
 }
 
 }  // namespace longspan

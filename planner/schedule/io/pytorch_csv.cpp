@@ -21,7 +21,8 @@ struct Cell {
 
 class Reader {
  public:
-  Reader(std::string_view text, std::string_view name) : text_(text), name_(name) {}
+  Reader(std::string_view text, std::string_view name, std::string_view expected)
+      : text_(text), name_(name), expected_(expected) {}
 
   PipelineCsv run() {
     csv_.carriage_returns = text_.find("\r\n") != std::string_view::npos;
@@ -107,10 +108,8 @@ class Reader {
   }
 
   [[noreturn]] void refuse() const {
-    throw bad_input(
-        "{}: line {}, cell {}: \"{}\" is no action; expected one like 2F0, 1UNSHARD or "
-        "(0F7;7B3)OVERLAP_F_B",
-        name_, cells_.size(), cell_number_, cell_);
+    throw bad_input("{}: line {}, cell {}: \"{}\" is no action; expected {}", name_, cells_.size(),
+                    cell_number_, cell_, expected_);
   }
 
   bool any(std::string_view word) const {
@@ -152,7 +151,7 @@ class Reader {
     return *kind_of(word);
   }
 
-  std::string_view text_, name_;
+  std::string_view text_, name_, expected_;
   PipelineCsv csv_;
   std::vector<std::vector<Cell>> cells_;  // by line
   std::string_view cell_;
@@ -169,8 +168,9 @@ std::string cell_of(const Action& action, const PipelineCsv& csv) {
 
 }  // namespace
 
-PipelineCsv read_pipeline_csv(std::string_view text, std::string_view name) {
-  return Reader(text, name).run();
+PipelineCsv read_pipeline_csv(std::string_view text, std::string_view name,
+                              std::string_view expected) {
+  return Reader(text, name, expected).run();
 }
 
 std::string write_pipeline_csv(const PipelineCsv& csv) {

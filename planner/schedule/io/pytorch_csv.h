@@ -36,8 +36,10 @@ struct PipelineCsv {
 
 /// Parses `text` of a file called `name`. Sizes are the largest numbers that occur. Throws
 /// bad_input with line and cell for an invalid action, and if dialects are mixed. It does not
-/// validate the schedule: see first_fault().
-PipelineCsv read_pipeline_csv(std::string_view text, std::string_view name);
+/// validate the schedule: see first_fault(). `expected`: examples of actions, for the message.
+PipelineCsv read_pipeline_csv(
+    std::string_view text, std::string_view name,
+    std::string_view expected = "one like 2F0, 1UNSHARD or (0F7;7B3)OVERLAP_F_B");
 
 /// The text that read_pipeline_csv() read, byte for byte, except that actions are in canonical form
 /// ("2F0" for "02F0").

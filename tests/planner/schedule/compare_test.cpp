@@ -2,11 +2,25 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <random>
+#include <string>
 
 #include "base/error.h"
 #include "planner/schedule/compare.h"
+#include "tests/length.h"
 
 namespace longspan {
+namespace {
+
+// The number behind `words` in the text of an error.
+double number_behind(const std::string& text, const std::string& words) {
+  const size_t at = text.find(words);
+  INFO(text);
+  REQUIRE(at != std::string::npos);
+  return std::stod(text.substr(at + words.size()));
+}
+
+}  // namespace
 
 TEST_CASE("a family's schedule, its memory and its messages in microbatches") {
   PipelineTask task{.ranks = 4, .microbatches = 8};
@@ -65,6 +79,45 @@ TEST_CASE("what does not fit into memory is a no") {
     CHECK(std::string(e.what()) ==
           "1f1b of 4 ranks holds 4 microbatches at its peak; the limit is 3.9");
   }
+}
+
+TEST_CASE("the memory that a refusal names is the least that the schedule takes") {
+  std::mt19937_64 random(3);
+  const auto between = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<uint64_t>(most - least + 1));
+  };
+  int asked = 0;
+  for (int round = 0; round < testing::cases(2, 60); ++round) {
+    PipelineTask task{.ranks = 2 * between(1, 4)};
+    task.microbatches = task.ranks * between(1, 2) + (round % 3 == 0 ? between(0, 3) : 0);
+    task.times = {.forward = 0.001 * between(500, 1500),
+                  .input = 0.001 * between(500, 2000),
+                  .weight = 0.001 * between(0, 1500)};
+    task.kept_for_weights = 0.01 * between(0, 100);
+    task.communication = 0.01 * between(0, 20);
+    for (const ScheduleFamily& family : schedule_families()) {
+      CAPTURE(family.name, round, task.ranks, task.microbatches, task.kept_for_weights);
+      const auto refusal = [&](double limit) -> std::string {
+        task.memory_limit = limit;
+        try {
+          time_schedule(family, task, {});
+        } catch (const Error& e) {
+          if (e.kind() == ErrorKind::bad_input) return "not these numbers";
+          CHECK(e.kind() == ErrorKind::no_fit);
+          return e.what();
+        }
+        return "";
+      };
+      const std::string text = refusal(0.001);
+      if (text == "not these numbers" || text.empty()) continue;  // SPPO may offload all
+      const double least =
+          number_behind(text, family.takes_memory_limit ? "; it takes " : " holds ");
+      CHECK(refusal(least).empty());
+      CHECK_FALSE(refusal(least * 0.9985).empty());  // numbers have four digits
+      ++asked;
+    }
+  }
+  CHECK(asked > 40);
 }
 
 TEST_CASE("compared: every family once, the fastest first, what there is not last") {

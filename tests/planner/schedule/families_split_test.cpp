@@ -230,6 +230,38 @@ TEST_CASE("more memory never makes a schedule slower that arranges itself within
   }
 }
 
+// Stages take memory as their layers happen to. A limit on microbatches knows nothing of that.
+TEST_CASE("a rank holds no more microbatches than it may, whatever each takes") {
+  for (int round = 0; round < 24; ++round) {
+    const char* name = std::array{"zb-v", "v-adaptive", "zb-auto"}[round % 3];
+    const int32_t chunks = schedule_family(name).least_virtual_stages;
+    Asked asked{.ranks = between(1, 6), .virtual_stages = chunks};
+    asked.microbatches = between(1, 3 * asked.ranks);
+    asked.forward = 0.001 * between(300, 1500);
+    asked.input = 0.001 * between(300, 2000);
+    asked.weight = 0.001 * between(0, 1200);
+    ScheduleRequest request = testing::request_of(asked);
+    request.costs.memory.clear();
+    for (int32_t stage = 0; stage < chunks * asked.ranks; ++stage) {
+      const int64_t kept = between(1, 1000);
+      request.costs.memory.push_back({.activations = kept, .for_weights = kept});
+    }
+    for (request.in_flight = 1; request.in_flight <= asked.ranks; ++request.in_flight) {
+      CAPTURE(name, asked.ranks, asked.microbatches, asked.forward, asked.input, asked.weight,
+              request.in_flight);
+      const Schedule schedule = make_schedule(schedule_family(name), request);
+      CHECK_FALSE(first_fault(schedule, request.costs));
+      ScheduleCosts counted = request.costs;
+      counted.memory = {{.activations = 1, .for_weights = 1}};
+      CHECK(simulate(schedule, counted).peak_memory() <= request.in_flight * chunks);
+    }
+  }
+  ScheduleRequest request = testing::request_of({});
+  request.in_flight = 2;
+  CHECK_THROWS_WITH(make_schedule(schedule_family("1f1b"), request),
+                    Catch::Contains("as its list says"));
+}
+
 TEST_CASE("zb-v and v-adaptive are as fast as any list for a V that fits") {
   for (int round = 0; round < 12; ++round) {
     Asked asked{.ranks = between(3, 8), .virtual_stages = 2};
