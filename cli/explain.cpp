@@ -79,7 +79,8 @@ struct Neighbours {
   NeighbourJudge judge;
   std::vector<NeighbourResult> results;
 
-  explicit Neighbours(const Plan& plan) : judge(plan) {
+  explicit Neighbours(const Plan& plan, const std::optional<Evaluation>& own = {})
+      : judge(plan, own) {
     ProgressBar bar;
     results = judge.results([&](int64_t done, int64_t total) {
       bar.show("looking around", static_cast<double>(done) / static_cast<double>(total));
@@ -98,15 +99,18 @@ struct Neighbours {
 // The note on neighbours that were evaluated by sampled programs.
 std::string sampled_text(const Neighbours& around) {
   return fmt::format(
-      "{} of {} are judged by samples of their programs: time within 1 %, memory before packing, "
-      "which adds up to a few percent",
+      "{} of {} are judged by samples of their programs, as their layouts take long: what they say "
+      "is \"about\", and may be off by a few percent in time and by more in memory",
       around.sampled(), around.results.size());
 }
 
 std::string result_text(const NeighbourResult& result) {
   if (result.faster()) return "faster";
   if (result.as_fast()) return "as fast";
-  const char* kind = result.slower() ? "slower" : result.too_large() ? "too large" : "invalid";
+  const char* kind = result.slower()      ? "slower"
+                     : result.too_large() ? "too large"
+                     : result.open()      ? "not judged"
+                                          : "invalid";
   return fmt::format("{}: {}", kind, name_of(result.limiting_factor));
 }
 
@@ -144,9 +148,10 @@ Json list_json(const Neighbours& around) {
     Json entry = {{"knob", v.neighbour.knob},
                   {"from", v.neighbour.from},
                   {"to", v.neighbour.to},
-                  {"verdict", v.faster()                                  ? "faster"
-                              : v.limiting_factor == LimitingFactor::none ? "allowed"
-                                                                          : "rejected"},
+                  {"verdict", v.faster()    ? "faster"
+                              : v.as_fast() ? "allowed"
+                              : v.open()    ? "not judged"
+                                            : "rejected"},
                   {"limit", name_of(v.limiting_factor)},
                   {"by", v.reason},
                   {"sampled", v.fidelity == Fidelity::sampled},
@@ -155,7 +160,11 @@ Json list_json(const Neighbours& around) {
                   {"remedy", remedy},
                   {"lift", remedy},
                   {"strategy", strategy_json(v.neighbour.strategy)}};
-    if (v.fits()) entry["seconds_slower_per_sequence"] = v.seconds_slower;
+    if (v.fits()) {
+      entry["seconds_slower_per_step"] = v.seconds_slower;
+      entry["seconds_slower_per_sequence"] =
+          v.seconds_slower / static_cast<double>(around.judge.sequences());
+    }
     list.push_back(std::move(entry));
   }
   return list;
@@ -257,7 +266,8 @@ int explain_pipeline(const Plan& plan, bool all, bool json) {
       step.ranks.begin(), step.ranks.end(),
       [](const PipelineRank& a, const PipelineRank& b) { return a.busy_seconds < b.busy_seconds; });
   const std::string limit = fmt::format(
-      "rank {} is busy longest, {} of {}; ranks are idle {} of the schedule, {} comes after it",
+      "rank {} is busy longest, {} of a step of {}; ranks are idle {} of the schedule; reductions "
+      "and the update take {} after it",
       slowest - step.ranks.begin(), format_seconds(slowest->busy_seconds),
       format_seconds(step.whole.step_seconds), percent(step.bubble_rate),
       format_seconds(step.rest_seconds));
@@ -266,7 +276,7 @@ int explain_pipeline(const Plan& plan, bool all, bool json) {
     document["predicted"] = forecast_json(plan.hardware, prediction);
     document["pipeline"] = pipeline_json(step);
     document["limit"] = limit;
-    add_neighbours(document, Neighbours(plan));
+    add_neighbours(document, Neighbours(plan, step.whole));
     print_json(document);
     return 0;
   }
@@ -275,7 +285,7 @@ int explain_pipeline(const Plan& plan, bool all, bool json) {
   print_prediction(plan, prediction);
   print_pipeline(plan, step);
   say("{}\n  {}\n", bold("What limits it"), limit);
-  print_neighbours(Neighbours(plan), all);
+  print_neighbours(Neighbours(plan, step.whole), all);
   return 0;
 }
 

@@ -135,13 +135,17 @@ int64_t Evaluator::laid_out() const { return state_->laid_out_ops; }
 StepRequest Evaluator::request(const Candidate& c) const { return state_->request(c); }
 const HardwareProfile& Evaluator::hardware() const { return state_->hw; }
 
-bool Evaluator::possible(const Candidate& c) {
+bool Evaluator::takes(const Candidate& c) {
   if (!divides_shares(state_->model, c.strategy, c.sequence)) return false;
   if (!c.strategy.parallel.has_pipeline()) return true;
   if (c.strategy.parallel.pipeline.slices > 1 && against_slices(c.strategy)) return false;
-  // The search recomputes nothing if the backward is split, as bounds know little of that memory.
-  const PipelineOrder& order = state_->pipelines.orders().of(c);
-  return order.possible && !(order.splits && recomputes(c.strategy));
+  return state_->pipelines.orders().of(c).possible;
+}
+
+bool Evaluator::possible(const Candidate& c) {
+  // Bounds know little of the memory of what is recomputed between I and W.
+  return takes(c) && !(c.strategy.parallel.has_pipeline() && recomputes(c.strategy) &&
+                       state_->pipelines.orders().of(c).splits);
 }
 
 std::optional<Evaluator::InFlight> Evaluator::in_flight(const ParallelLayout& parallel,
@@ -221,10 +225,14 @@ Score Evaluator::fast(const Candidate& c) {
       e = state_->summed(asked);
     } catch (const Error&) {
       e = too_large(limits_);
+      return score_of(c, e, overflow(e.peak_bytes));
     }
   }
-  // An extrapolation may be below the bound.
-  e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
+  // An extrapolation may be below the bound. Real stages may have a schedule where equal ones, of
+  // which the bound is, have none.
+  if (takes(c)) {
+    e.step_seconds = std::max(e.step_seconds, demand(c).step_seconds());
+  }
   Score score = score_of(c, e, overflow(e.peak_bytes));
   score.sampled = e.extrapolated;
   return score;

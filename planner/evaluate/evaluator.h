@@ -30,8 +30,9 @@ class Evaluator {
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  /// Whether the schedule takes these numbers, and allows what the strategy recomputes. True
-  /// without a pipeline.
+  /// Whether the schedule takes these numbers, with equal stages. True without a pipeline.
+  bool takes(const Candidate& c);
+  /// Whether a search considers it: takes(), and nothing is recomputed if the backward is split.
   bool possible(const Candidate& c);
   /// The microbatches that a schedule has in flight with equal stages; none if it does not take
   /// these numbers.
@@ -41,7 +42,8 @@ class Evaluator {
     bool offloads = false;  ///< it takes memory of the host instead
   };
   std::optional<InFlight> in_flight(const ParallelLayout& parallel, int64_t microbatches);
-  /// Lower bounds on a step: no program of the candidate needs less. REQUIRES: valid, possible().
+  /// Lower bounds on a step: no program of the candidate needs less, except in memory if the
+  /// backward is split and something recomputed. REQUIRES: valid, takes().
   Demand demand(const Candidate& c, DemandOf rows = DemandOf::all);
   /// Expected ratio of a step's time to its compute bound, from the schedule with equal stages; 1
   /// without a pipeline.

@@ -15,7 +15,10 @@
 namespace longspan {
 namespace {
 
-constexpr size_t kTries = 6;  // layouts tried for one advice
+// Layouts tried for one advice: at most this number, or more if they have few ops together, which
+// takes half a second.
+constexpr size_t kTries = 6;
+constexpr int64_t kOpsOfTries = 500'000;
 
 bool within(const TierBytes& bytes, const TierBytes& limits) {
   for (int tier = 0; tier < kTierCount; ++tier) {
@@ -35,14 +38,18 @@ Tier short_tier(const TierBytes& bytes, const TierBytes& limits) {
 }  // namespace
 
 std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
-                                       const TierBytes& limits, Fidelity fidelity,
-                                       std::string_view skip) {
+                                       const TierBytes& limits, std::string_view skip) {
   struct Bounded {
     Neighbour neighbour;
     double seconds;
+    bool likely;  // it fits by samples
   };
   std::vector<Bounded> bounded;
   const ModelSpec model = evaluator.request(c).model;
+  // The sums of a pipeline differ from layouts by more than packing, in ways that knobs change.
+  const BytesRatio packing = is_one_program(model, c.strategy)
+                                 ? BytesRatio(evaluator.arenas(c), evaluator.live(c))
+                                 : BytesRatio();
   const auto with = [&](const Strategy& strategy) {
     Candidate changed = c;
     changed.strategy = strategy;
@@ -51,32 +58,26 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
   for (Neighbour& n : neighbours(c.strategy, c.sequence, limits[kNvmeTier] > 0)) {
     if (n.knob == skip || !is_valid(n.strategy, model, c.sequence)) continue;
     const Candidate changed = with(n.strategy);
-    if (!evaluator.possible(changed)) continue;
-    if (is_one_program(model, n.strategy) &&
-        ops_estimate(evaluator.request(changed)) > kMostListedOps) {
-      continue;
-    }
+    if (!evaluator.takes(changed)) continue;
+    if (ops_estimate(evaluator.request(changed)) > kMostListedOps) continue;
     const Demand demand = evaluator.demand(changed);
     if (!within(demand.peak_bytes(), limits)) continue;
     const auto sequences = static_cast<double>(sequences_of_step(changed));
-    bounded.push_back({std::move(n), demand.step_seconds() / sequences});
+    const bool likely = within(packing.of(evaluator.live(changed)), limits);
+    bounded.push_back({std::move(n), demand.step_seconds() / sequences, likely});
   }
-  std::stable_sort(bounded.begin(), bounded.end(),
-                   [](const Bounded& a, const Bounded& b) { return a.seconds < b.seconds; });
-  const BytesRatio packing = fidelity == Fidelity::laid_out
-                                 ? BytesRatio(evaluator.arenas(c), evaluator.live(c))
-                                 : BytesRatio();
+  std::stable_sort(bounded.begin(), bounded.end(), [](const Bounded& a, const Bounded& b) {
+    return std::pair(!a.likely, a.seconds) < std::pair(!b.likely, b.seconds);
+  });
   size_t tries = 0;
+  int64_t ops = 0;
   for (Bounded& one : bounded) {
     const Candidate changed = with(one.neighbour.strategy);
-    TierBytes bytes = packing.of(evaluator.live(changed));
-    if (!within(bytes, limits)) continue;
-    if (fidelity == Fidelity::laid_out) {
-      if (tries++ == kTries) break;
-      bytes = evaluator.arenas(changed);
-      if (!within(bytes, limits)) continue;
-    }
-    return Change{std::move(one.neighbour), bytes};
+    ops += ops_estimate(evaluator.request(changed));
+    if (ops > kOpsOfTries && !(one.likely && tries < kTries)) break;
+    ++tries;
+    const TierBytes bytes = evaluator.arenas(changed);
+    if (within(bytes, limits)) return Change{std::move(one.neighbour), bytes};
   }
   return std::nullopt;
 }
@@ -109,7 +110,7 @@ std::string advice_for(Evaluator& evaluator, const Candidate& refused) {
   const TierBytes bytes = evaluator.arenas(refused);
   const TierBytes& limits = evaluator.limits();
   if (within(bytes, limits)) return "";
-  if (const auto change = change_that_fits(evaluator, refused, limits, Fidelity::laid_out)) {
+  if (const auto change = change_that_fits(evaluator, refused, limits)) {
     return text_of(*change, short_tier(bytes, limits));
   }
   return capacity_for(bytes, limits);
@@ -121,7 +122,7 @@ std::string capacity_advice_for(Evaluator& evaluator, const Candidate& refused) 
   std::string text = capacity_for(bytes, limits);
   if (text.empty() || limits[kNvmeTier] > 0) return text;
   limits[kNvmeTier] = std::numeric_limits<int64_t>::max();
-  const auto change = change_that_fits(evaluator, refused, limits, Fidelity::laid_out);
+  const auto change = change_that_fits(evaluator, refused, limits);
   if (!change || change->bytes[kNvmeTier] == 0) return text;
   return fmt::format("{}, or {} of nvme for {}: {}", text, format_bytes(change->bytes[kNvmeTier]),
                      change->neighbour.knob, change->neighbour.to);

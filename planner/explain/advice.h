@@ -5,7 +5,6 @@
 // out changes before a layout. Not thread-safe, as the Evaluator is not.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,23 +14,19 @@
 
 namespace longspan {
 
-/// The source of memory figures: a whole program's layout, or sampled programs (Evaluator::live()),
-/// which give up to a few percent less than the layout needs.
-enum class Fidelity : uint8_t { laid_out, sampled };
-
-/// A change of one knob, and the bytes needed with it.
+/// A change of one knob, and the bytes needed with it, as laid out.
 struct Change {
   Neighbour neighbour;
   TierBytes bytes{};
 };
 
-/// The change of one knob with which `c` fits `limits`, the fastest by its bound first; none where
-/// no knob alone is enough. At most six changes are laid out, none of them to a program too large
-/// to run. With a limit of nvme also changes that put something into a file. `skip`: a knob that is
-/// not turned. REQUIRES: `c` is valid.
+/// The change of one knob with which `c` fits `limits`: of those that fit by samples the fastest by
+/// its bound, else another; none where no knob alone is enough. Changes are laid out, six of them
+/// or as many as take half a second, none of them to a program too large to list. With a limit of
+/// nvme also changes that put something into a file. `skip`: a knob that is not turned. REQUIRES:
+/// `c` is valid.
 std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
-                                       const TierBytes& limits, Fidelity fidelity,
-                                       std::string_view skip = {});
+                                       const TierBytes& limits, std::string_view skip = {});
 
 /// "saved.qkv: host (device 71.2 GiB)": the change, and the bytes needed in the tier that is short.
 std::string text_of(const Change& change, Tier tier);

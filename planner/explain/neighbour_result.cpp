@@ -8,8 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "base/units.h"
 #include "planner/evaluate/evaluate.h"
+#include "planner/explain/advice.h"
 #include "planner/explain/analysis.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/simulate/simulate.h"
@@ -26,6 +28,10 @@ constexpr double kCheap = 0.03;         // of the step, for memory that a knob f
 constexpr double kWorthFreeing = 0.03;  // of the device's arena
 // Neighbours of more ops take too long, unless the plan itself has as many.
 constexpr int64_t kMostOps = 250'000;
+// Pipelines of more ops on all ranks are sampled: to lay out 30 neighbours takes up to half a
+// minute.
+constexpr int64_t kMostOpsOfStages = 1'250'000;
+constexpr int kConfirmed = 4;  // the most sampled neighbours that are laid out to recommend them
 
 LimitingFactor resource_of(Stream stream) {
   switch (stream) {
@@ -96,6 +102,14 @@ std::array<double, kLimitingFactorCount> parts_of(const Simulated& s, const Cost
   return parts;
 }
 
+NeighbourResult of_neighbour(Neighbour neighbour) {
+  NeighbourResult result;
+  result.neighbour = std::move(neighbour);
+  return result;
+}
+
+bool is_laid_out(const NeighbourResult& result) { return result.fidelity == Fidelity::laid_out; }
+
 const char* machine_part(LimitingFactor resource) {
   switch (resource) {
     case LimitingFactor::pcie_time:
@@ -115,67 +129,66 @@ const char* machine_part(LimitingFactor resource) {
 
 std::string_view name_of(LimitingFactor limiting_factor) {
   constexpr std::array<std::string_view, kLimitingFactorCount> names = {
-      "none",         "heads",         "divisibility", "rules",     "device memory",
-      "host memory",  "nvme capacity", "compute time", "PCIe time", "network time",
-      "storage time", "host time",     "time"};
+      "none",          "heads",        "divisibility",  "rules",        "program size",
+      "device memory", "host memory",  "nvme capacity", "compute time", "PCIe time",
+      "network time",  "storage time", "host time",     "time"};
   return names[static_cast<int>(limiting_factor)];
 }
 
-NeighbourJudge::NeighbourJudge(const Plan& plan)
+NeighbourJudge::NeighbourJudge(const Plan& plan, const std::optional<Evaluation>& own)
     : plan_(plan),
       capacity_(capacities(plan.hardware)),
       cost_(plan.hardware, plan.dtype),
-      evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)) {
-  large_ = is_large(plan.strategy);
-  if (large_) {
-    sampled_ = sampled(candidate_of(plan.strategy));
-    seconds_ = sampled_->seconds;
-    bytes_ = sampled_->bytes;
+      evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)),
+      method_(method_of(plan.strategy)),
+      sequences_(sequences_of_step(candidate_of(plan.strategy))) {
+  if (method_ != Method::list) {
+    const Evaluation known = own ? *own : evaluate(step_request(plan), cost_);
+    seconds_ = known.step_seconds;
+    bytes_ = known.peak_bytes;
     return;
   }
-  const Simulated own = simulate_plan(plan);
-  const auto sequences = static_cast<double>(sequences_of_step(candidate_of(plan.strategy)));
-  seconds_ = own.timeline.step_seconds / sequences;
+  const Simulated simulated = simulate_plan(plan);
+  seconds_ = simulated.timeline.step_seconds;
   bytes_ = evaluator_->arenas(candidate_of(plan.strategy));
-  parts_ = parts_of(own, cost_, sequences);
+  parts_ = parts_of(simulated, cost_, static_cast<double>(sequences_));
 }
 
-bool NeighbourJudge::is_large(const Strategy& strategy) const {
-  if (!is_one_program(plan_.model, strategy)) return true;
-  return ops_estimate(evaluator_->request(candidate_of(strategy))) > kMostListedOps;
-}
-
-// Evaluates by sampled programs. A program too large to list is evaluated by its period instead, as
-// its samples are too large themselves.
-Score NeighbourJudge::sampled(const Candidate& c) const {
-  const bool listable = !is_one_program(plan_.model, c.strategy) ||
-                        ops_estimate(evaluator_->request(c)) <= kMostListedOps;
-  return listable ? evaluator_->fast(c) : evaluator_->exact(c);
+NeighbourJudge::Method NeighbourJudge::method_of(const Strategy& strategy) const {
+  const StepRequest request = evaluator_->request(candidate_of(strategy));
+  const int64_t ops = ops_estimate(request);
+  if (is_priced_by_kinds(request)) {
+    return ops <= kMostOpsOfStages ? Method::stages : Method::samples;
+  }
+  return ops <= kMostListedOps ? Method::list : Method::period;
 }
 
 Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
   return {strategy, plan_.sequence, plan_.microbatches};
 }
 
-// Whether the strategy cannot be a plan at all; sets the reason.
+// Whether the strategy breaks a rule; sets the reason.
 bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
   const Strategy& s = result.neighbour.strategy;
-  if (std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence)) {
-    result.limiting_factor = limiting_factor_of(violation->rule);
-    result.reason = result.limiting_factor == LimitingFactor::heads
-                        ? heads_in_the_way(plan_.model, s)
-                        : std::move(violation->what);
-    result.remedy = std::move(violation->advice);
-    return true;
-  }
-  if (!evaluator_->possible(candidate_of(s))) {
-    result.limiting_factor = LimitingFactor::rules;
-    result.reason = fmt::format("schedule {} does not support it", s.parallel.pipeline.schedule);
-    return true;
-  }
-  const int64_t ops = ops_estimate(evaluator_->request(candidate_of(s)));
-  if (ops <= std::max(kMostOps, ops_estimate(step_request(plan_)))) return false;
-  result.limiting_factor = LimitingFactor::rules;
+  std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence);
+  if (!violation) return false;
+  result.limiting_factor = limiting_factor_of(violation->rule);
+  result.remedy = std::exchange(violation->advice, "");
+  result.reason = result.limiting_factor == LimitingFactor::heads ? heads_in_the_way(plan_.model, s)
+                                                                  : to_string(*violation);
+  return true;
+}
+
+// Whether it takes too long to evaluate; sets the reason.
+bool NeighbourJudge::is_open(NeighbourResult& result) const {
+  const Strategy& s = result.neighbour.strategy;
+  const StepRequest request = evaluator_->request(candidate_of(s));
+  const int64_t ops = ops_estimate(request);
+  const int64_t most = is_priced_by_kinds(request)
+                           ? kMostPricedOps
+                           : std::max(kMostOps, ops_estimate(step_request(plan_)));
+  if (ops <= most) return false;
+  result.limiting_factor = LimitingFactor::program_size;
   result.reason = fmt::format("{} chunks make {} ops, too many to evaluate",
                               plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
   result.remedy = "a larger chunk";
@@ -184,75 +197,143 @@ bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
 
 // Whether the neighbour does not fit; sets by how much.
 bool NeighbourJudge::sets_shortage(NeighbourResult& result) const {
+  const char* about = result.fidelity == Fidelity::sampled ? "about " : "";
   for (int tier = kTierCount - 1; tier >= 0; --tier) {
     const int64_t missing = result.peak_bytes[tier] - capacity_[tier];
     if (missing <= 0) continue;
     result.short_bytes[tier] = missing;
     result.limiting_factor =
         static_cast<LimitingFactor>(static_cast<int>(LimitingFactor::device_memory) + tier);
-    result.reason = fmt::format("short by {}{}{}", format_bytes(missing),
-                                result.reason.empty() ? "" : "; and ", result.reason);
+    result.reason = fmt::format("{}{} of {} memory{}{}", about, format_bytes(missing),
+                                name_of(static_cast<Tier>(tier)),
+                                result.reason.empty() ? "" : " and ", result.reason);
   }
-  return result.limiting_factor != LimitingFactor::none;
+  if (result.limiting_factor == LimitingFactor::none) return false;
+  result.reason = "short by " + result.reason;
+  return true;
 }
 
-// Whether the neighbour is slower; sets how much slower or faster it is.
-bool NeighbourJudge::sets_difference(NeighbourResult& result, double slower) const {
-  const double same = result.fidelity == Fidelity::laid_out ? kSame : kSameSampled;
+// Whether the neighbour is slower; sets how much slower or faster it is. `step_seconds`: of its own
+// step.
+bool NeighbourJudge::sets_difference(NeighbourResult& result, double step_seconds) const {
+  const int64_t sequences = sequences_of_step(candidate_of(result.neighbour.strategy));
+  const double slower =
+      step_seconds * static_cast<double>(sequences_) / static_cast<double>(sequences) - seconds_;
+  const bool exact = result.fidelity == Fidelity::laid_out && method_ != Method::period;
+  const char* about = result.fidelity == Fidelity::sampled ? "about " : "";
+  if (std::abs(slower) <= (exact ? kSame : kSameSampled) * seconds_) {
+    result.reason = fmt::format("{}as fast", about);
+    return false;
+  }
   result.seconds_slower = slower;
-  if (std::abs(result.seconds_slower) <= same * seconds_) {
-    result.seconds_slower = 0;
-    result.reason = "as fast";
-  } else if (result.seconds_slower < 0) {
-    result.reason = format_seconds(-result.seconds_slower) + " faster";
-  } else {
-    result.reason = format_seconds(result.seconds_slower) + " slower";
-    result.limiting_factor = LimitingFactor::time;
-  }
-  return result.limiting_factor != LimitingFactor::none;
+  const std::string of = sequences == sequences_ ? "a step"
+                         : sequences_ == 1       ? "for a sequence"
+                                                 : fmt::format("for {} sequences", sequences_);
+  result.reason = fmt::format("{} by {}{} {}", slower < 0 ? "faster" : "slower", about,
+                              format_seconds(std::abs(slower)), of);
+  if (slower > 0) result.limiting_factor = LimitingFactor::time;
+  return slower > 0;
 }
 
-void NeighbourJudge::judge_exactly(NeighbourResult& result, const Candidate& changed) const {
+void NeighbourJudge::judge_list(NeighbourResult& result) const {
+  const Candidate changed = candidate_of(result.neighbour.strategy);
   result.peak_bytes = evaluator_->arenas(changed);
   if (sets_shortage(result)) return;
   Plan plan = plan_;
   plan.strategy = changed.strategy;
   const Simulated simulated = simulate_plan(plan);
-  const auto sequences = static_cast<double>(sequences_of_step(changed));
-  const double seconds = simulated.timeline.step_seconds / sequences;
-  if (!sets_difference(result, seconds - seconds_)) return;
-  const Parts parts = parts_of(simulated, cost_, sequences);
+  if (!sets_difference(result, simulated.timeline.step_seconds)) return;
+  if (method_ != Method::list) return;
+  const Parts parts = parts_of(simulated, cost_, static_cast<double>(sequences_of_step(changed)));
   Parts more{};
   for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
   result.limiting_factor =
       static_cast<LimitingFactor>(std::max_element(more.begin(), more.end()) - more.begin());
 }
 
-void NeighbourJudge::judge_sampled(NeighbourResult& result, const Candidate& changed) const {
-  const Score score = sampled(changed);
-  result.peak_bytes = score.bytes;
-  if (score.step_seconds >= kRefused) {
-    result.peak_bytes = {};
+// As `simulate` evaluates the plan with the neighbour's knobs.
+void NeighbourJudge::judge_exactly(NeighbourResult& result) const {
+  result = of_neighbour(std::move(result.neighbour));
+  Plan plan = plan_;
+  plan.strategy = result.neighbour.strategy;
+  try {
+    const Evaluation evaluation = evaluate(step_request(plan), cost_);
+    result.peak_bytes = evaluation.peak_bytes;
+    if (!sets_shortage(result)) sets_difference(result, evaluation.step_seconds);
+  } catch (const Error& error) {  // the schedule does not take the real stages or slices
     result.limiting_factor = LimitingFactor::rules;
-    result.reason = "the schedule does not take its stages";
-  } else if (!sets_shortage(result)) {
-    if (!sampled_) sampled_ = sampled(candidate_of(plan_.strategy));
-    sets_difference(result, score.seconds - sampled_->seconds);
+    result.reason = error.what();
   }
 }
 
+void NeighbourJudge::judge_by_samples(NeighbourResult& result) const {
+  if (!sampled_) sampled_ = evaluator_->fast(candidate_of(plan_.strategy));
+  const Score score = evaluator_->fast(candidate_of(result.neighbour.strategy));
+  if (sampled_->step_seconds >= kRefused || score.step_seconds >= kRefused) {
+    judge_exactly(result);  // says why
+    return;
+  }
+  result.fidelity = Fidelity::sampled;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    result.peak_bytes[tier] =
+        std::max<int64_t>(0, bytes_[tier] + score.bytes[tier] - sampled_->bytes[tier]);
+  }
+  if (sets_shortage(result)) return;
+  const double times = seconds_ / sampled_->step_seconds;
+  sets_difference(result, times * score.step_seconds);
+}
+
 NeighbourResult NeighbourJudge::result_of(const Neighbour& neighbour) const {
-  NeighbourResult result;
-  result.neighbour = neighbour;
-  if (is_invalid(result)) return result;
-  const Candidate changed = candidate_of(neighbour.strategy);
-  if (large_ || is_large(neighbour.strategy)) {
-    result.fidelity = Fidelity::sampled;
-    judge_sampled(result, changed);
-  } else {
-    judge_exactly(result, changed);
+  NeighbourResult result = of_neighbour(neighbour);
+  if (is_invalid(result) || is_open(result)) return result;
+  switch (method_of(neighbour.strategy)) {
+    case Method::list:
+      judge_list(result);
+      break;
+    case Method::period:
+    case Method::stages:
+      judge_exactly(result);
+      break;
+    case Method::samples:
+      judge_by_samples(result);
+      break;
   }
   return result;
+}
+
+NeighbourJudge::Recommended NeighbourJudge::recommended(const std::vector<NeighbourResult>& results,
+                                                        bool with_samples) const {
+  Recommended best;
+  for (const NeighbourResult& v : results) {
+    if (!v.fits() || !(with_samples || is_laid_out(v))) continue;
+    if (best.fastest == nullptr || v.seconds_slower < best.fastest->seconds_slower) {
+      best.fastest = &v;
+    }
+    if (v.seconds_slower > kCheap * seconds_) continue;
+    if (best.smallest == nullptr || v.peak_bytes[0] < best.smallest->peak_bytes[0]) {
+      best.smallest = &v;
+    }
+  }
+  if (!fits_within(bytes_, capacity_)) return {.fastest = best.fastest};
+  if (best.fastest != nullptr && !best.fastest->faster()) best.fastest = nullptr;
+  const double worth = static_cast<double>(bytes_[0]) * (1 - kWorthFreeing);
+  if (best.smallest != nullptr && static_cast<double>(best.smallest->peak_bytes[0]) >= worth) {
+    best.smallest = nullptr;
+  }
+  return best;
+}
+
+// Lays out what samples recommend, until a layout confirms it.
+void NeighbourJudge::settle(std::vector<NeighbourResult>& results) const {
+  for (int laid_out = 0; laid_out < kConfirmed; ++laid_out) {
+    const Recommended best = recommended(results, true);
+    const NeighbourResult* sampled = nullptr;
+    for (const NeighbourResult* one : {best.smallest, best.fastest}) {
+      if (one != nullptr && !is_laid_out(*one)) sampled = one;
+    }
+    if (sampled == nullptr) return;
+    judge_exactly(results[static_cast<size_t>(sampled - results.data())]);
+  }
 }
 
 std::vector<NeighbourResult> NeighbourJudge::results(const Progress& progress) const {
@@ -265,6 +346,7 @@ std::vector<NeighbourResult> NeighbourJudge::results(const Progress& progress) c
     }
     result.push_back(result_of(neighbour));
   }
+  settle(result);
   return result;
 }
 
@@ -279,9 +361,9 @@ std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const
   for (const Op& op : program.ops) {
     if (resource_of(op) == result.limiting_factor) concerned[op.shape] = true;
   }
-  const double goal =
-      (1 + kSame) * seconds_ *
+  const auto sequences =
       static_cast<double>(sequences_of_step(candidate_of(result.neighbour.strategy)));
+  const double goal = (1 + kSame) * seconds_ * sequences / static_cast<double>(sequences_);
   const auto is_enough = [&](double factor) {
     std::vector<double> durations = alone;
     for (size_t i = 0; i < durations.size(); ++i) {
@@ -298,13 +380,15 @@ std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const
 
 std::string NeighbourJudge::remedy(const NeighbourResult& result) const {
   if (result.limiting_factor == LimitingFactor::none) return "";
-  if (!result.remedy.empty() || result.limiting_factor <= LimitingFactor::rules)
+  if (!result.remedy.empty() || result.limiting_factor <= LimitingFactor::program_size)
     return result.remedy;
   if (result.limiting_factor == LimitingFactor::time) return "";
   if (result.slower()) return faster_resource(result);
+  const std::string capacity = capacity_for(result.peak_bytes, capacity_);
+  if (!is_laid_out(result)) return "about " + capacity;
   const auto change = change_that_fits(*evaluator_, candidate_of(result.neighbour.strategy),
-                                       capacity_, result.fidelity, result.neighbour.knob);
-  if (!change) return capacity_for(result.peak_bytes, capacity_);
+                                       capacity_, result.neighbour.knob);
+  if (!change) return capacity;
   const int tier =
       static_cast<int>(result.limiting_factor) - static_cast<int>(LimitingFactor::device_memory);
   return text_of(*change, static_cast<Tier>(tier));
@@ -313,14 +397,7 @@ std::string NeighbourJudge::remedy(const NeighbourResult& result) const {
 std::vector<std::string> NeighbourJudge::suggestions(
     const std::vector<NeighbourResult>& results) const {
   const std::string needed = capacity_for(bytes_, capacity_);
-  const NeighbourResult* fastest = nullptr;
-  const NeighbourResult* smallest = nullptr;
-  for (const NeighbourResult& v : results) {
-    if (!v.fits()) continue;
-    if (fastest == nullptr || v.seconds_slower < fastest->seconds_slower) fastest = &v;
-    if (v.seconds_slower > kCheap * seconds_) continue;
-    if (smallest == nullptr || v.peak_bytes[0] < smallest->peak_bytes[0]) smallest = &v;
-  }
+  const auto [fastest, smallest] = recommended(results, false);
   const auto change = [](const NeighbourResult& v) {
     return fmt::format("set {} to {} instead of {}", v.neighbour.knob, v.neighbour.to,
                        v.neighbour.from);
@@ -330,12 +407,10 @@ std::vector<std::string> NeighbourJudge::suggestions(
     result.push_back("to fit: " + (fastest != nullptr ? change(*fastest) : needed));
     return result;
   }
-  if (fastest != nullptr && fastest->faster()) {
+  if (fastest != nullptr) {
     result.push_back(fmt::format("time: {} ({})", change(*fastest), fastest->reason));
   }
-  const auto own = static_cast<double>(bytes_[0]);
-  if (smallest != nullptr &&
-      static_cast<double>(smallest->peak_bytes[0]) < own * (1 - kWorthFreeing)) {
+  if (smallest != nullptr) {
     result.push_back(fmt::format("device memory: {} ({} instead of {}, {})", change(*smallest),
                                  format_bytes(smallest->peak_bytes[0]), format_bytes(bytes_[0]),
                                  smallest->reason));
@@ -378,7 +453,7 @@ std::vector<size_t> most_informative(const std::vector<NeighbourResult>& results
 }
 
 std::string summary_of(const std::vector<NeighbourResult>& results) {
-  int64_t as_fast = 0, slower = 0, too_large = 0, impossible = 0;
+  int64_t as_fast = 0, slower = 0, too_large = 0, impossible = 0, open = 0;
   const NeighbourResult* fastest = nullptr;
   for (const NeighbourResult& v : results) {
     if (v.faster() && (fastest == nullptr || v.seconds_slower < fastest->seconds_slower)) {
@@ -388,10 +463,11 @@ std::string summary_of(const std::vector<NeighbourResult>& results) {
     slower += v.slower();
     too_large += v.too_large();
     impossible += v.invalid();
+    open += v.open();
   }
-  const std::string others =
-      fmt::format("{} as fast, {} slower, {} that do not fit, {} not possible", as_fast, slower,
-                  too_large, impossible);
+  const std::string others = fmt::format(
+      "{} as fast, {} slower, {} that do not fit, {} not possible{}", as_fast, slower, too_large,
+      impossible, open > 0 ? fmt::format(", {} too large to evaluate", open) : "");
   if (fastest == nullptr) return "No neighbour is faster: " + others;
   return fmt::format("This plan is not the best: {} {} is {}; besides {}", fastest->neighbour.knob,
                      fastest->neighbour.to, fastest->reason, others);

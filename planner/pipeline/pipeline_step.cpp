@@ -343,9 +343,6 @@ PipelineStep evaluate_pipeline(const StepRequest& request, const CostModel& cost
   }
   const RankBytes::Parts parts = memory.parts();
   wanted.costs.memory = memory_to_arrange(programs, kept, parts);
-  int64_t of_all_stages = 0;
-  for (const StageMemory& stage : wanted.costs.memory) of_all_stages += stage.activations;
-  wanted.memory_limit = p.in_flight * ceil_div(of_all_stages, p.stages);
   PipelineStep step;
   step.schedule = full_schedule(p, wanted);
   const Schedule& schedule = step.schedule;

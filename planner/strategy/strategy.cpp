@@ -21,7 +21,7 @@ bool recomputes(const Strategy& s) {
 std::optional<KnobRule> against_slices(const Strategy& s) {
   if (s.parallel.ring > 1) return KnobRule{"parallel.ring", "1"};
   if (s.head_groups > 1) return KnobRule{"head_groups", "1"};
-  if (s.backward_order != BackwardOrder::q_outer) return KnobRule{"backward_order", "q_outer"};
+  if (s.backward_order != BackwardOrder::q_outer) return KnobRule{"backward_order", "q-outer"};
   if (!s.parallel.has_pipeline()) return {};
   if (s.parallel.zero == 3) return KnobRule{"parallel.zero", "0 to 2"};
   if (s.kv != Tier::device) {

@@ -1,12 +1,17 @@
 // Neighbours differ by one knob, and the statements about each of them are true.
 #include <catch2/catch.hpp>
+#include <optional>
+#include <random>
 #include <set>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/neighbour_result.h"
+#include "planner/plan/pipeline_plan.h"
+#include "planner/schedule/registry.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/length.h"
@@ -67,6 +72,40 @@ Plan plan_of(const Strategy& strategy, int64_t sequence, const HardwareProfile& 
   plan.dtype = default_dtype(hw);
   plan.strategy = strategy;
   return plan;
+}
+
+// A plan of one schedule on 4 devices, two of which are stages, with random knobs.
+Plan pipeline_plan(const ScheduleFamily& family, uint64_t seed, const HardwareProfile& hw) {
+  std::mt19937_64 random(seed);
+  const auto either = [&](auto a, auto b) { return random() % 2 == 0 ? a : b; };
+  ParallelLayout mesh;
+  *std::array{&mesh.data, &mesh.ulysses, &mesh.tensor}[random() % 3] = 2;
+  mesh.zero = 1;
+  mesh.pipeline.stages = 2;
+  mesh.pipeline.schedule = family.name;
+  mesh.pipeline.virtual_stages = std::max<int64_t>(1, family.least_virtual_stages);
+  mesh.pipeline.slices = family.sliced ? 4 : 1;
+  Plan plan = plan_of({}, 4096, hw);
+  plan.model.layers = 8;
+  plan.microbatches = 4;
+  Strategy& s = plan.strategy;
+  s.parallel = mesh;
+  s.chunk_tokens = s.block_tokens = either(512, 1024);
+  s.layer_input.where = either(Saved::keep, Saved::host);
+  s.qkv.where = either(Saved::keep, Saved::host);
+  s.mlp_inner.where = either(Saved::recompute, Saved::host);
+  s.optimizer = either(Tier::device, Tier::host);
+  return plan;
+}
+
+// As `simulate` evaluates a plan; none if it refuses it.
+std::optional<PipelineStep> simulated(const Plan& plan) {
+  try {
+    validate(plan.strategy, plan.model, plan.sequence, "");
+    return pipeline_step(plan);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 bool fits(const std::array<int64_t, kTierCount>& bytes, const HardwareProfile& hw) {
@@ -150,9 +189,11 @@ TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
         CHECK(v.peak_bytes == exact.peak_bytes);
         CHECK(v.fits() == fits(exact.peak_bytes, hw));
         if (v.fits()) {
+          const auto replicas = [](const Plan& p) {
+            return static_cast<double>(p.strategy.parallel.data);
+          };
           const double slower =
-              exact.step_seconds / static_cast<double>(changed.strategy.parallel.data) -
-              judge.seconds();
+              exact.step_seconds / replicas(changed) * replicas(plan) - judge.seconds();
           if (v.seconds_slower != 0) {
             CHECK(v.seconds_slower == Approx(slower).margin(1e-9 * judge.seconds()));
           } else {
@@ -189,6 +230,160 @@ TEST_CASE("every verdict is true: the bytes too large, the seconds slower") {
   CHECK(met.contains(LimitingFactor::device_memory));
   CHECK(met.contains(LimitingFactor::rules));
   CHECK(lifted > 0);
+}
+
+TEST_CASE("a pipeline's neighbours are judged as the plan with the change is simulated") {
+  const HardwareProfile large =
+      testing::small_machine(1, 4, 4096 * testing::kMiB, 4 * 4096 * testing::kMiB);
+  std::set<std::string_view> schedules;
+  int fit = 0, too_large = 0, invalid = 0, recommended = 0;
+  int64_t turn = 0;
+  for (const ScheduleFamily& family : schedule_families()) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      if (!family.plannable || !testing::in_turn(turn++, 4)) continue;
+      Plan plan = pipeline_plan(family, seed, large);
+      const std::optional<PipelineStep> own = simulated(plan);
+      if (!own) continue;
+      // The plan nearly fills the device; with the first seed it does not fit.
+      HardwareProfile& hw = plan.hardware;
+      hw.device.memory_bytes.value =
+          (seed == 1 ? 0.95 : 1.05) * static_cast<double>(own->whole.peak_bytes[0]);
+      schedules.insert(family.name);
+      const NeighbourJudge judge(plan);
+      CHECK(judge.seconds() == own->whole.step_seconds);
+      const std::vector<NeighbourResult> results = judge.results();
+      for (const NeighbourResult& v : results) {
+        INFO(family.name << ", seed " << seed << ", " << v.neighbour.knob << " " << v.neighbour.to
+                         << ": " << name_of(v.limiting_factor) << " " << v.reason);
+        Plan changed = plan;
+        changed.strategy = v.neighbour.strategy;
+        const std::optional<PipelineStep> step = simulated(changed);
+        CHECK(v.invalid() == !step);
+        invalid += v.invalid();
+        if (!step) continue;
+        CHECK(v.fidelity == Fidelity::laid_out);
+        CHECK(v.peak_bytes == step->whole.peak_bytes);
+        CHECK(v.fits() == fits(step->whole.peak_bytes, hw));
+        too_large += v.too_large();
+        if (!v.fits()) continue;
+        ++fit;
+        const double slower = step->whole.step_seconds *
+                                  static_cast<double>(plan.strategy.parallel.data) /
+                                  static_cast<double>(changed.strategy.parallel.data) -
+                              own->whole.step_seconds;
+        const bool is_same = std::abs(slower) <= 0.005 * own->whole.step_seconds;
+        CHECK(v.seconds_slower == Approx(is_same ? 0 : slower));
+      }
+      // A suggestion compares with the plan's own bytes, and names a change that fits.
+      for (const std::string& line : judge.suggestions(results)) {
+        INFO(family.name << ", seed " << seed << ": " << line);
+        if (line.starts_with("device memory: ")) {
+          CHECK_THAT(line, Catch::Contains(" instead of " + format_bytes(own->whole.peak_bytes[0]) +
+                                           ", "));
+        }
+        for (const NeighbourResult& v : results) {
+          const Neighbour& n = v.neighbour;
+          if (line.find("set " + n.knob + " to " + n.to + " instead of " + n.from) == line.npos) {
+            continue;
+          }
+          CHECK(v.fits());
+          ++recommended;
+        }
+      }
+    }
+  }
+  CHECK(schedules.size() > 10);
+  CHECK(fit > 50);
+  CHECK(too_large > 50);
+  CHECK(invalid > 20);
+  CHECK(recommended > 5);
+}
+
+TEST_CASE("a pipeline that takes long to lay out is recommended nothing by samples alone") {
+  const HardwareProfile hw =
+      testing::small_machine(1, 2, 256 * testing::kMiB, 2 * 256 * testing::kMiB);
+  Plan plan = plan_of({}, 140 * 64, hw);
+  plan.microbatches = 5;
+  Strategy& s = plan.strategy;
+  s.parallel.pipeline.stages = 2;
+  s.chunk_tokens = s.block_tokens = 64;
+  s.kv = Tier::host;
+  s.layer_input.where = s.qkv.where = Saved::host;
+  s.mlp_inner.where = Saved::recompute;
+  const Evaluation own = pipeline_step(plan).whole;
+  const NeighbourJudge judge(plan, own);
+  const std::vector<NeighbourResult> results = judge.results();
+  int sampled = 0, named = 0;
+  for (const NeighbourResult& v : results) {
+    if (v.fidelity != Fidelity::sampled) continue;
+    ++sampled;
+    INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
+    CHECK_THAT(v.reason, Catch::Contains("about "));
+    if (v.too_large()) CHECK_THAT(judge.remedy(v), Catch::StartsWith("about "));
+  }
+  for (const std::string& line : judge.suggestions(results)) {
+    for (const NeighbourResult& v : results) {
+      const Neighbour& n = v.neighbour;
+      if (line.find("set " + n.knob + " to " + n.to + " instead of " + n.from) == line.npos) {
+        continue;
+      }
+      INFO(line);
+      Plan changed = plan;
+      changed.strategy = n.strategy;
+      const Evaluation exact = pipeline_step(changed).whole;
+      CHECK(v.fidelity == Fidelity::laid_out);
+      CHECK(v.peak_bytes == exact.peak_bytes);
+      CHECK(fits(exact.peak_bytes, hw));
+      ++named;
+    }
+  }
+  CHECK(sampled > 10);
+  CHECK(named > 0);
+}
+
+TEST_CASE("a program too large to evaluate is neither possible nor impossible") {
+  const HardwareProfile hw =
+      testing::small_machine(1, 1, 1024 * testing::kMiB, 1024 * testing::kMiB);
+  Plan plan = plan_of({}, 180 * 128, hw);
+  plan.strategy.chunk_tokens = plan.strategy.block_tokens = 128;
+  plan.model.layers = 2;
+  const NeighbourJudge judge(plan);
+  const std::vector<NeighbourResult> results = judge.results();
+  int open = 0;
+  for (const NeighbourResult& v : results) {
+    if (!v.open()) continue;
+    ++open;
+    CHECK(name_of(v.limiting_factor) == "program size");
+    CHECK_THAT(v.reason, Catch::Contains(" chunks make ") && Catch::EndsWith("to evaluate"));
+    CHECK(judge.remedy(v) == "a larger chunk");
+    CHECK_FALSE((v.invalid() || v.fits() || v.too_large()));
+  }
+  CHECK(open > 0);
+  CHECK_THAT(summary_of(results),
+             Catch::EndsWith(", " + std::to_string(open) + " too large to evaluate"));
+}
+
+TEST_CASE("what breaks a rule is named, and every memory that is short") {
+  const HardwareProfile hw = testing::small_machine(1, 2, 8 * testing::kMiB, 2 * testing::kMiB);
+  Plan plan = plan_of({}, 4096, hw);
+  Strategy& s = plan.strategy;
+  s.parallel.pipeline = {.stages = 2, .schedule = "seq1f1b", .slices = 4};
+  s.chunk_tokens = s.block_tokens = 1024;
+  bool rule = false, both = false;
+  for (const NeighbourResult& v : NeighbourJudge(plan).results()) {
+    INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
+    if (v.neighbour.knob == "kv" && v.neighbour.to == "host") {
+      CHECK(v.reason == "kv: expected device where a pipeline passes slices of sequences");
+      rule = true;
+    }
+    if (v.short_bytes[0] > 0 && v.short_bytes[1] > 0) {
+      CHECK(v.reason == "short by " + format_bytes(v.short_bytes[0]) + " of device memory and " +
+                            format_bytes(v.short_bytes[1]) + " of host memory");
+      both = true;
+    }
+  }
+  CHECK(rule);
+  CHECK(both);
 }
 
 TEST_CASE("heads that cannot be distributed are counted") {
