@@ -367,13 +367,13 @@ TEST_CASE("what breaks a rule is named, and every memory that is short") {
   const HardwareProfile hw = testing::small_machine(1, 2, 8 * testing::kMiB, 2 * testing::kMiB);
   Plan plan = plan_of({}, 4096, hw);
   Strategy& s = plan.strategy;
-  s.parallel.pipeline = {.stages = 2, .schedule = "seq1f1b", .slices = 4};
+  s.parallel.pipeline = {.stages = 2, .schedule = "slimpipe", .slices = 4};
   s.chunk_tokens = s.block_tokens = 1024;
   bool rule = false, both = false;
   for (const NeighbourResult& v : NeighbourJudge(plan).results()) {
     INFO(v.neighbour.knob << " " << v.neighbour.to << ": " << v.reason);
     if (v.neighbour.knob == "kv" && v.neighbour.to == "host") {
-      CHECK(v.reason == "kv: expected device where a pipeline passes slices of sequences");
+      CHECK(v.reason == "kv: expected device where ranks share the attention of slices");
       rule = true;
     }
     if (v.short_bytes[0] > 0 && v.short_bytes[1] > 0) {
