@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ constexpr double kFarBehind = 0.7;  // part of the longest: shapes below are not
 // Lengths to try: the first as a part of the bound, and the next, after a length at which nothing
 // fits, as a part of that. Distances grow.
 constexpr double kStart = 0.95, kDown = 0.88;
+constexpr size_t kBoundsTried = 8;  // the number of bounds from which lengths are tried at last
 // Programs are tried by size, the smallest first. `pushes`: the factors by which longer lengths are
 // tried; larger programs have to gain more.
 struct Size {
@@ -145,12 +147,13 @@ class Longest {
   }
 
   // Whether the program is small enough. Limits are lower for a ring and for a pipeline, as all
-  // positions or stages are evaluated.
+  // positions or stages are evaluated; but `plan` takes every slice of one chunk.
   bool is_moderate(const Candidate& c) const {
     const ParallelLayout& p = c.strategy.parallel;
-    const int64_t most = p.ring > 1         ? kMostRingOps
-                         : p.has_pipeline() ? kMostListedOps
-                                            : kMostPricedOps;
+    const bool is_cut = shape_of(c, options_).chunks > 1;
+    const int64_t most = p.ring > 1                   ? kMostRingOps
+                         : p.has_pipeline() && is_cut ? kMostListedOps
+                                                      : kMostPricedOps;
     return ops(c) <= most;
   }
   int64_t ops(const Candidate& c) const { return ops_estimate(evaluator_.request(c)); }
@@ -276,9 +279,27 @@ class Longest {
     return shapes;
   }
 
-  // Tries lengths from the bound down until something fits.
+  // Tries lengths from the bound down until something fits; at last, as far as it goes, the bound
+  // of every shape, which may lie between two of these.
   void descend() {
     if (best().sequence > 0) return;
+    descend_from_bound();
+    if (best().sequence > 0) return;
+    std::vector<int64_t> lengths;
+    for (const Bounded& bounded : bounds_) lengths.push_back(bounded.length);
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+    lengths.resize(std::min(lengths.size(), kBoundsTried));
+    for (const int64_t length : lengths) {
+      for (const double part : {kStart, kDown}) {
+        const auto asked = static_cast<int64_t>(part * static_cast<double>(length));
+        for (size_t size = 0; size < kSizes.size(); ++size) {
+          if (reach(std::max(least_, asked), size)) return;
+        }
+      }
+    }
+  }
+  void descend_from_bound() {
     auto length = static_cast<double>(found_.bound);
     if (found_.bound < wanted_.most * kStart) length *= kStart;  // bounds are hardly ever reached
     double down = kDown;

@@ -125,6 +125,20 @@ tied_embeddings: false
   check_refused(longspan({"run", there, "--local-ranks", "2", "--steps", "1"}), 1, {"device"});
 }
 
+TEST_CASE("max-seq tries keys and values of many slices on every tier, as plan does") {
+  const TemporaryFolder folder;
+  const std::string model = folder.file(
+      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
+                             "layers: 2", "layers: 8"));
+  const std::string machine = folder.file(
+      "four.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  const json found = longspan_json({"max-seq", "--model", model, "--hw", machine, "--pipeline", "4",
+                                    "--slices", "128", "--device-memory", "16MiB", "--microbatches",
+                                    "2", "--strategy", "auto"});
+  CHECK(found.at("results").at(0).at("sequence_tokens") >= 48 * 1024);  // 48K is planned
+  CHECK(found.at("results").at(0).at("knobs").at("kv") != "device");
+}
+
 TEST_CASE("slices that cannot be are refused in one line") {
   const auto ask = [](const std::vector<std::string>& more) {
     return longspan(
