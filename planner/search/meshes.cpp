@@ -66,11 +66,6 @@ void check_choice(const ParallelChoice& choice) {
         "--pipeline: one stage has no schedule, virtual stages or microbatches in flight; leave "
         "them out, or ask for 2 stages or more");
   }
-  if (choice.slices.value_or(1) > 1 && !choice.admits_flat() && choice.zero == 3) {
-    throw bad_input(
-        "--zero: where slices of sequences are passed on, states are whole or sharded "
-        "by stages 0 to 2; got 3");
-  }
 }
 
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,

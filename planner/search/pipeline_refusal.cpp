@@ -155,12 +155,18 @@ Reason of_stages(const PipelineQuestion& q, const ScheduleFamily* named) {
 }
 
 // The reason in the slices of the sequence.
-Reason of_slices(const PipelineQuestion& q) {
+Reason of_slices(const PipelineQuestion& q, const ScheduleFamily* named) {
   const int64_t slices = q.choice.slices.value_or(1);
-  if (slices == 1) return std::nullopt;
+  const bool by_schedule = slices == 1 && named != nullptr && named->sliced;
+  if (slices == 1 && !by_schedule) return std::nullopt;
+  const std::string asked =
+      by_schedule ? fmt::format("--schedule {}", named->name) : fmt::format("--slices {}", slices);
   if (q.choice.ring.value_or(1) > 1) {
-    return fmt::format("slices are passed on without a ring; got --slices {} and --ring {}", slices,
+    return fmt::format("slices are passed on without a ring; got {} and --ring {}", asked,
                        *q.choice.ring);
+  }
+  if (q.choice.zero == 3) {
+    return fmt::format("slices are passed on with ZeRO 0 to 2; got {} and --zero 3", asked);
   }
   if (q.microbatches > 0 && slices > kMostPasses / q.microbatches) {
     return fmt::format(
@@ -222,7 +228,7 @@ std::optional<std::string> pipeline_refusal(const PipelineQuestion& q,
   if (named != nullptr && named->generate != nullptr) {
     if (Reason reason = of_numbers(q, *named)) return reason;
   }
-  return of_slices(q);
+  return of_slices(q, named);
 }
 
 }  // namespace longspan

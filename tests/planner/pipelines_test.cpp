@@ -258,7 +258,7 @@ TEST_CASE("what there is no pipeline of is refused in one line") {
   options = with_stages(4);
   options.parallel.slices = 16;
   options.parallel.zero = 3;
-  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("--zero"));
+  CHECK_THROWS_WITH(search(model, hw, 131072, options), Contains("got --slices 16 and --zero 3"));
   options = with_stages(4);
   options.parallel.schedule = "dualpipe-v";
   options.microbatches = 3;
@@ -336,6 +336,10 @@ TEST_CASE("what rules every pipeline out is named") {
       {with(of_four("1f1b"), &Choice::tensor, 3), 0, 0, "no mesh with tensor 3"},
       {with(with(of_four("seq1f1b"), &Choice::slices, 4), &Choice::ring, 2), 0, 0,
        "without a ring"},
+      {with(of_four("seq1f1b"), &Choice::ring, 2), 0, 32768,
+       "without a ring; got --schedule seq1f1b and --ring 2"},
+      {with(of_four("slimpipe"), &Choice::zero, 3), 0, 32768,
+       "with ZeRO 0 to 2; got --schedule slimpipe and --zero 3"},
       {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
       {with(of_four("1f1b"), &Choice::virtual_stages, 4), 0, 0,
        "--virtual 4, which interleaved-1f1b, bfs, interleaved-zb, gis, gis-h, po-h, po-f, chronos, "
