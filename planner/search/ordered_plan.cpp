@@ -91,6 +91,8 @@ std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
       if (first_fault(lists, task.costs, task.memory_limit)) continue;
       const double seconds = simulate(lists, task.costs).cost;
       if (start && seconds >= start->lists.cost) continue;
+      // The limit of a task is by sums.
+      if (!fits_within(with_lists(plan, lists).predicted.peak_bytes, capacity)) continue;
       start = {plan, {std::string(family.name), std::move(lists), seconds}, task};
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::failed) throw;
@@ -99,9 +101,8 @@ std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
   return start;
 }
 
-// None if no order was found that fits when it is laid out: the limit of a task is by sums.
-std::optional<OrderedPlan> ordered(const Start& start, const TierBytes& capacity,
-                                   const SolverLimits& limits) {
+// The start itself if no faster order fits when it is laid out.
+OrderedPlan ordered(const Start& start, const TierBytes& capacity, const SolverLimits& limits) {
   const double start_seconds = with_lists(start.plan, start.lists.schedule).predicted.step_seconds;
   constexpr int kTries = 3;
   constexpr double kLess = 0.97;
@@ -114,7 +115,11 @@ std::optional<OrderedPlan> ordered(const Start& start, const TierBytes& capacity
     if (fits_within(plan.predicted.peak_bytes, capacity))
       return OrderedPlan{plan, std::move(order), start_seconds};
   }
-  return std::nullopt;
+  OptimalSchedule kept;
+  kept.schedule = start.lists.schedule;
+  kept.cost = kept.start_cost = start.lists.cost;
+  kept.start = start.lists.name;
+  return OrderedPlan{with_lists(start.plan, kept.schedule), std::move(kept), start_seconds};
 }
 
 // The plans that the search finds, whose order is left to choose.
@@ -171,9 +176,8 @@ OrderedPlan search_order(const ModelSpec& model, const HardwareProfile& hw, int6
   each.seconds /= static_cast<double>(std::max<size_t>(1, starts.size()));
   std::optional<OrderedPlan> best;
   for (const Start& start : starts) {
-    std::optional<OrderedPlan> found = ordered(start, capacity, each);
-    if (!found) continue;
-    if (best && found->plan.predicted.step_seconds >= best->plan.predicted.step_seconds) continue;
+    OrderedPlan found = ordered(start, capacity, each);
+    if (best && found.plan.predicted.step_seconds >= best->plan.predicted.step_seconds) continue;
     best = std::move(found);
   }
   if (!best) {

@@ -66,6 +66,26 @@ TEST_CASE("plan --schedule optpipe writes lists that are no slower than a family
       {"optpipe", "made by a solver"});
 }
 
+TEST_CASE("plan --schedule optpipe has a plan where a family that it starts from has one") {
+  const TemporaryFolder folder;
+  const std::string model = folder.file(
+      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
+                             "layers: 2", "layers: 8"));
+  const std::string machine = folder.file(
+      "four.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  for (const char* memory : {"24MiB", "10MiB"}) {
+    const std::vector<std::string> asked = {"plan",  "--model",        model, "--hw",
+                                            machine, "--seq",          "1K",  "--pipeline",
+                                            "4",     "--microbatches", "8",   "--device-memory",
+                                            memory};
+    INFO(memory);
+    const auto family = longspan_json(joined(asked, {"--schedule", "zb-h1"}));
+    const auto order = longspan_json(joined(asked, {"--schedule", "optpipe", "--time-limit", "1"}));
+    CHECK(order.at("predicted").at("step_seconds").get<double>() <=
+          1.02 * family.at("predicted").at("step_seconds").get<double>());
+  }
+}
+
 TEST_CASE("assign: every sequence once, within the ranks, or a line why not") {
   const auto made = longspan_json({"assign", "64K,16K*2,2K*8", "--ranks", "8", "--groups",
                                    "1,2:0.01,8:0.03", "--memory-limit", "16384"});
