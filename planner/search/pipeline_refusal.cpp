@@ -138,16 +138,18 @@ Reason of_stages(const PipelineQuestion& q, const ScheduleFamily* named) {
   const int64_t least_virtual =
       choice.virtual_stages.value_or(named ? named->least_virtual_stages : 1);
   if (least_virtual > q.model.layers / least) {
-    return fmt::format("{} stages of {} virtual stages each are more than the {} layers of {}",
-                       least, least_virtual, q.model.layers, q.model.name);
+    return fmt::format("{} stages of {} each are more than the {} layers of {}", least,
+                       counted(least_virtual, "virtual stage", "virtual stages"), q.model.layers,
+                       q.model.name);
   }
   if (possible_meshes(q.model, q.hw, choice).empty()) {
     const int64_t of_one = devices / choice.pipeline.value_or(1);
     const std::string ranks =
-        choice.pipeline ? fmt::format("the {} device{} of a stage", of_one, of_one == 1 ? "" : "s")
-                        : fmt::format("{} devices, with or without a pipeline,", devices);
+        !choice.pipeline ? fmt::format("{} devices, with or without a pipeline, have", devices)
+        : of_one == 1    ? std::string("the one device of a stage has")
+                         : fmt::format("the {} devices of a stage have", of_one);
     return fmt::format(
-        "{} have no mesh with {} for {} ({} heads, {} KV heads): its degrees must suit the heads "
+        "{} no mesh with {} for {} ({} heads, {} KV heads): its degrees must suit the heads "
         "and multiply to the number of devices",
         ranks, degrees_text(choice), q.model.name, q.model.heads, q.model.kv_heads);
   }
