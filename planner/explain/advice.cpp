@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "planner/evaluate/bytes_ratio.h"
+#include "planner/program/layout.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/validity.h"
 
@@ -19,13 +20,6 @@ namespace {
 // takes half a second.
 constexpr size_t kTries = 6;
 constexpr int64_t kOpsOfTries = 500'000;
-
-bool within(const TierBytes& bytes, const TierBytes& limits) {
-  for (int tier = 0; tier < kTierCount; ++tier) {
-    if (bytes[tier] > limits[tier]) return false;
-  }
-  return true;
-}
 
 // The first tier whose limit is exceeded, or the device.
 Tier short_tier(const TierBytes& bytes, const TierBytes& limits) {
@@ -61,9 +55,9 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     if (!evaluator.takes(changed)) continue;
     if (ops_estimate(evaluator.request(changed)) > kMostListedOps) continue;
     const Demand demand = evaluator.demand(changed);
-    if (!within(demand.peak_bytes(), limits)) continue;
+    if (!fits_within(demand.peak_bytes(), limits)) continue;
     const auto sequences = static_cast<double>(sequences_of_step(changed));
-    const bool likely = within(packing.of(evaluator.live(changed)), limits);
+    const bool likely = fits_within(packing.of(evaluator.live(changed)), limits);
     bounded.push_back({std::move(n), demand.step_seconds() / sequences, likely});
   }
   std::stable_sort(bounded.begin(), bounded.end(), [](const Bounded& a, const Bounded& b) {
@@ -77,7 +71,7 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     if (ops > kOpsOfTries && !(one.likely && tries < kTries)) break;
     ++tries;
     const TierBytes bytes = evaluator.arenas(changed);
-    if (within(bytes, limits)) return Change{std::move(one.neighbour), bytes};
+    if (fits_within(bytes, limits)) return Change{std::move(one.neighbour), bytes};
   }
   return std::nullopt;
 }
@@ -109,7 +103,7 @@ std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {
 std::string advice_for(Evaluator& evaluator, const Candidate& refused) {
   const TierBytes bytes = evaluator.arenas(refused);
   const TierBytes& limits = evaluator.limits();
-  if (within(bytes, limits)) return "";
+  if (fits_within(bytes, limits)) return "";
   if (const auto change = change_that_fits(evaluator, refused, limits)) {
     return text_of(*change, short_tier(bytes, limits));
   }
