@@ -22,7 +22,7 @@ namespace {
 
 // What a plan's pipeline is ordered from: the best lists of the families, and their task.
 struct Start {
-  Plan plan;
+  Plan plan;  // with these lists
   NamedSchedule lists;
   OrderingTask task;
 };
@@ -92,8 +92,9 @@ std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
       const double seconds = simulate(lists, task.costs).cost;
       if (start && seconds >= start->lists.cost) continue;
       // The limit of a task is by sums.
-      if (!fits_within(with_lists(plan, lists).predicted.peak_bytes, capacity)) continue;
-      start = {plan, {std::string(family.name), std::move(lists), seconds}, task};
+      Plan listed = with_lists(plan, lists);
+      if (!fits_within(listed.predicted.peak_bytes, capacity)) continue;
+      start = {std::move(listed), {std::string(family.name), std::move(lists), seconds}, task};
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::failed) throw;
     }
@@ -103,7 +104,7 @@ std::optional<Start> start_of(const Plan& plan, const TierBytes& capacity) {
 
 // The start itself if no faster order fits when it is laid out.
 OrderedPlan ordered(const Start& start, const TierBytes& capacity, const SolverLimits& limits) {
-  const double start_seconds = with_lists(start.plan, start.lists.schedule).predicted.step_seconds;
+  const double start_seconds = start.plan.predicted.step_seconds;
   constexpr int kTries = 3;
   constexpr double kLess = 0.97;
   auto limit = static_cast<double>(start.task.memory_limit);
@@ -119,7 +120,7 @@ OrderedPlan ordered(const Start& start, const TierBytes& capacity, const SolverL
   kept.schedule = start.lists.schedule;
   kept.cost = kept.start_cost = start.lists.cost;
   kept.start = start.lists.name;
-  return OrderedPlan{with_lists(start.plan, kept.schedule), std::move(kept), start_seconds};
+  return {start.plan, std::move(kept), start_seconds};
 }
 
 // The plans that the search finds, whose order is left to choose.
