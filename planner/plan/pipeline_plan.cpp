@@ -41,8 +41,7 @@ std::string why_not_run(const Plan& plan) {
   if (s.head_groups > 1) {
     return fmt::format(
         "{} has gradients of weights that come later, which the engine does not run in head "
-        "groups; "
-        "try --schedule 1f1b, or head_groups 1",
+        "groups; try --schedule 1f1b, or head_groups 1",
         pipeline.schedule);
   }
   return fmt::format("the engine does not run a {} yet; try --schedule 1f1b", describe(pipeline));

@@ -50,15 +50,12 @@ void check_choice(const ParallelChoice& choice) {
     if (*choice.schedule == kOwnLists) {
       throw bad_input(
           "--schedule: lists are a plan file's own, under the key lists; to have a solver make "
-          "them "
-          "ask for optpipe");
+          "them ask for optpipe");
     }
     const ScheduleFamily& family = schedule_family(*choice.schedule);  // throws for an unknown name
     if (!family.plannable) {
-      throw bad_input(
-          "--schedule: {} is simulated alone, not planned with; take one that `longspan schedule "
-          "list` does not mark \"not in plans\"",
-          *choice.schedule);
+      throw bad_input("--schedule: {} is simulated alone, not planned with; {}", *choice.schedule,
+                      kPlannedScheduleAdvice);
     }
   }
   if (choice.pipeline == 1 && choice.fixes_pipeline()) {

@@ -428,7 +428,7 @@ std::vector<Candidate> frames_of(const ModelSpec& model, const std::vector<RankL
     for (const FrameShape& shape : shapes_of(model, layout, sequence, options, filter.min_memory)) {
       std::optional<Candidate> frame = frame_of(shape, sequence, options);
       if (!frame || !is_valid(frame->strategy, model, frame->sequence)) continue;
-      // One chunk never gives too many ops.
+      // A slice of one chunk is taken whatever its ops.
       if (shape.chunks != 1) {
         request.strategy = frame->strategy;
         request.sequence = frame->sequence;

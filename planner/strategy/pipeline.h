@@ -21,6 +21,9 @@ namespace longspan {
 
 /// Pipeline::schedule of a pipeline whose lists are given.
 inline constexpr std::string_view kOwnLists = "lists";
+/// For refusals of a schedule that plans do not have.
+inline constexpr std::string_view kPlannedScheduleAdvice =
+    "take one that `longspan schedule list` does not mark \"not in plans\"";
 /// The actions that such lists have, for messages.
 inline constexpr std::string_view kListActions = "F, B, I or W with stage and microbatch, like 2F0";
 

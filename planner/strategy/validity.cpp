@@ -15,8 +15,6 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostSlices = 4096;
-constexpr const char* kScheduleAdvice =
-    "take one that `longspan schedule list` does not mark \"not in plans\"";
 
 struct Question {
   const Strategy& s;
@@ -266,12 +264,12 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family != nullptr; },
      [](const Question& q) {
        return Words{fmt::format("there is no schedule \"{}\"", q.pipeline().schedule),
-                    kScheduleAdvice};
+                    std::string(kPlannedScheduleAdvice)};
      }},
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family->plannable; },
      [](const Question& q) {
        return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
-                    kScheduleAdvice};
+                    std::string(kPlannedScheduleAdvice)};
      }},
     {Rule::schedule, "pipeline.schedule",
      [](const Question& q) {
