@@ -205,6 +205,19 @@ TEST_CASE("slices take less memory than whole sequences, and smaller bubbles") {
   CHECK(four.ranks[0].microbatches_held == Approx((4 + 3) / 4.0).epsilon(0.3));
 }
 
+// Seconds of a microbatch on a middle stage of 8 layers that is a program of its own.
+double seconds_of_stage(StepRequest request, const Pipeline& pipeline) {
+  request.strategy.parallel.pipeline = pipeline;
+  request.model.layers = 8;
+  request.boundary = {false, false};
+  const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
+  const auto seconds = [&](int64_t microbatches) {
+    request.microbatches = microbatches;
+    return evaluate(request, cost).step_seconds;
+  };
+  return seconds(2) - seconds(1);
+}
+
 TEST_CASE("the slices of a sequence take together what it takes in as many chunks") {
   for (const Saved attention_out : {Saved::keep, Saved::recompute}) {
     StepRequest request = small_request(4, "seq1f1b", 1, 2);
@@ -220,16 +233,7 @@ TEST_CASE("the slices of a sequence take together what it takes in as many chunk
     s.chunk_tokens = s.block_tokens = request.sequence / 8;
     const PipelineStep sliced = exact_step(request);
 
-    StepRequest stage = request;
-    stage.strategy.parallel.pipeline = {};
-    stage.model.layers = 8;
-    stage.boundary = {false, false};
-    const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
-    const auto seconds = [&](int64_t microbatches) {
-      stage.microbatches = microbatches;
-      return evaluate(stage, cost).step_seconds;
-    };
-    const double chunked = seconds(2) - seconds(1);
+    const double chunked = seconds_of_stage(request, {});
     CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(chunked).epsilon(0.01));
   }
 }
@@ -251,16 +255,7 @@ TEST_CASE("slices with keys and values elsewhere take about what one stage of th
       s.chunk_tokens = s.block_tokens = request.sequence / slices;
       const PipelineStep sliced = exact_step(request);
 
-      StepRequest stage = request;
-      stage.strategy.parallel.pipeline = {.slices = slices};
-      stage.model.layers = 8;
-      stage.boundary = {false, false};
-      const CostModel cost(load_hardware("8xh100-80g"), request.dtype);
-      const auto seconds = [&](int64_t microbatches) {
-        stage.microbatches = microbatches;
-        return evaluate(stage, cost).step_seconds;
-      };
-      const double whole = seconds(2) - seconds(1);
+      const double whole = seconds_of_stage(request, {.slices = slices});
       CAPTURE(name_of(kv), slices);
       CHECK(sliced.forward_seconds + sliced.backward_seconds == Approx(whole).epsilon(0.1));
     }
