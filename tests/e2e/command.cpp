@@ -136,14 +136,24 @@ std::string make_plan(const testing::TemporaryFolder& folder, const std::string&
   return path;
 }
 
+std::string write_model(const testing::TemporaryFolder& folder, int layers) {
+  return folder.file("model-" + std::to_string(layers) + ".yaml",
+                     replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
+                              "layers: 2", "layers: " + std::to_string(layers)));
+}
+
+std::string write_machine(const testing::TemporaryFolder& folder, int ranks) {
+  return folder.file("machine-" + std::to_string(ranks) + ".yaml",
+                     replaced(read_text(kHardware), "devices_per_node: 1",
+                              "devices_per_node: " + std::to_string(ranks)));
+}
+
 std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,
                             const std::vector<std::string>& more, const std::string& sequence) {
   std::string name = "plan-" + std::to_string(ranks);
   for (const std::string& word : more) name += "-" + word;
   const std::string path = folder.path() / (name + ".yaml");
-  const std::string machine = folder.file("machine-" + std::to_string(ranks) + ".yaml",
-                                          replaced(read_text(kHardware), "devices_per_node: 1",
-                                                   "devices_per_node: " + std::to_string(ranks)));
+  const std::string machine = write_machine(folder, ranks);
   std::vector<std::string> words = {"plan",  "--model", "tiny-llama", "--hw", machine,
                                     "--seq", sequence,  "-o",         path};
   words.insert(words.end(), more.begin(), more.end());

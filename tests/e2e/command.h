@@ -79,6 +79,11 @@ inline const std::string kCalculon = R"({
 std::string make_plan(const testing::TemporaryFolder& folder, const std::string& sequence = "256",
                       const std::string& strategy = "fpdt");
 
+/// Writes tiny-llama with another number of layers. Returns the file.
+std::string write_model(const testing::TemporaryFolder& folder, int layers);
+/// Writes a machine of `ranks` devices like kHardware. Returns the file.
+std::string write_machine(const testing::TemporaryFolder& folder, int ranks);
+
 /// Writes a plan of tiny-llama on a machine of `ranks` devices like kHardware, with `more`
 /// arguments for `longspan plan`.
 std::string make_ranks_plan(const testing::TemporaryFolder& folder, int ranks,

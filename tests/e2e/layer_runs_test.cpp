@@ -30,17 +30,12 @@ std::string model_in_runs(const TemporaryFolder& folder, const std::string& name
   return folder.file("model.yaml", text + "runs:\n" + kRuns.at(runs));
 }
 
-std::string machine_of(const TemporaryFolder& folder, int ranks) {
-  return folder.file("machine.yaml", replaced(read_text(kHardware), "devices_per_node: 1",
-                                              "devices_per_node: " + std::to_string(ranks)));
-}
-
 std::string plan_in_runs(const TemporaryFolder& folder, const std::string& model, int ranks,
                          const std::vector<std::string>& more) {
   const std::string plan = folder.path() / "plan.yaml";
   const Result result =
-      longspan(joined({"plan", "--model", model, "--hw", machine_of(folder, ranks), "--seq", "512",
-                       "--gap", "50%", "-o", plan},
+      longspan(joined({"plan", "--model", model, "--hw", write_machine(folder, ranks), "--seq",
+                       "512", "--gap", "50%", "-o", plan},
                       more));
   INFO(result.err);
   REQUIRE(result.status == 0);
@@ -167,7 +162,7 @@ TEST_CASE("a plan says that its schedule does not run where layers differ, as ru
                                        {"1f1b-vocab-1", "cuts the vocabulary"}}) {
     CAPTURE(schedule);
     const std::string plan = folder.path() / "plan.yaml";
-    const Result result = longspan({"plan", "--model", model, "--hw", machine_of(folder, 2),
+    const Result result = longspan({"plan", "--model", model, "--hw", write_machine(folder, 2),
                                     "--seq", "512", "--gap", "50%", "-o", plan, "--pipeline", "2",
                                     "--micro-batches", "2", "--schedule", schedule});
     INFO(result.err);

@@ -92,11 +92,8 @@ TEST_CASE("slices of equal work of the search's choice train the numbers of one 
 
 TEST_CASE("schedules that offload or repeat forwards train the numbers of one rank") {
   const TemporaryFolder folder;
-  const std::string model = folder.file(
-      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
-                             "layers: 2", "layers: 8"));
-  const std::string machine = folder.file(
-      "machine.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  const std::string model = write_model(folder, 8);
+  const std::string machine = write_machine(folder, 4);
   const auto planned = [&](const std::string& name, std::vector<std::string> words) {
     const std::string plan = folder.path() / (name + ".yaml");
     words.insert(words.begin(), {"plan", "--model", model, "--seq", "512", "-o", plan});

@@ -214,8 +214,7 @@ TEST_CASE("one microbatch in flight is planned, also where stages differ") {
 TEST_CASE("max-seq shows a bound as a share where that says something, else in words") {
   using Catch::Matchers::Contains;
   const TemporaryFolder folder;
-  const std::string two = folder.file(
-      "two.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 2"));
+  const std::string two = write_machine(folder, 2);
   const std::string model = folder.file("m.yaml", replaced(kModel, "layers: 2", "layers: 4"));
   const Result far = longspan({"max-seq", "--model", model, "--hw", two, "--pipeline", "2",
                                "--schedule", "zb-h1", "--microbatches", "2"});

@@ -13,16 +13,9 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 using testing::TemporaryFolder;
 
-// Many layers whose input is much wider than their keys and values: few tokens fill the host, and a
-// step takes a minute.
-const std::string kDeep = R"(name: deep-gqa
-layers: 400
-hidden: 192
-heads: 2
-kv_heads: 1
-head_dim: 8
-ffn: 16
-vocab: 256
+// A model of small layers; `shape`: name, layers, hidden, heads, kv_heads, head_dim and ffn.
+std::string model_of(const std::string& shape) {
+  return shape + R"(vocab: 256
 max_positions: 1048576
 norm: rmsnorm
 activation: swiglu
@@ -31,6 +24,18 @@ norm_eps: 1e-5
 rope_theta: 10000
 tied_embeddings: false
 )";
+}
+
+// Many layers whose input is much wider than their keys and values: few tokens fill the host, and a
+// step takes a minute.
+const std::string kDeep = model_of(R"(name: deep-gqa
+layers: 400
+hidden: 192
+heads: 2
+kv_heads: 1
+head_dim: 8
+ffn: 16
+)");
 
 json longest(const std::string& model, const std::vector<std::string>& more) {
   const json all = longspan_json(joined({"max-seq", "--model", model, "--hw", kHardware,
@@ -88,22 +93,14 @@ TEST_CASE("a plan of slices is planned, read, simulated, explained, run and comp
 TEST_CASE("stages with keys and values of slices on the host train longer sequences") {
   const TemporaryFolder folder;
   // Keys and values are as wide as a layer's input, and the device is small.
-  const std::string model = folder.file("model.yaml", R"(name: deep-mha
+  const std::string model = folder.file("model.yaml", model_of(R"(name: deep-mha
 layers: 16
 hidden: 64
 heads: 8
 kv_heads: 8
 head_dim: 8
 ffn: 176
-vocab: 256
-max_positions: 1048576
-norm: rmsnorm
-activation: swiglu
-positions: rope
-norm_eps: 1e-5
-rope_theta: 10000
-tied_embeddings: false
-)");
+)"));
   const std::string machine = folder.file(
       "machine.yaml", replaced(replaced(read_text(kHardware), "nodes: 1", "nodes: 2"),
                                "memory_bytes: {value: 67108864", "memory_bytes: {value: 12582912"));
@@ -127,11 +124,8 @@ tied_embeddings: false
 
 TEST_CASE("max-seq tries keys and values of many slices on every tier, as plan does") {
   const TemporaryFolder folder;
-  const std::string model = folder.file(
-      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
-                             "layers: 2", "layers: 8"));
-  const std::string machine = folder.file(
-      "four.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  const std::string model = write_model(folder, 8);
+  const std::string machine = write_machine(folder, 4);
   const json found = longspan_json({"max-seq", "--model", model, "--hw", machine, "--pipeline", "4",
                                     "--slices", "128", "--device-memory", "16MiB", "--microbatches",
                                     "2", "--strategy", "auto"});

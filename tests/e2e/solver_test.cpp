@@ -35,8 +35,7 @@ TEST_CASE("schedule optpipe and adaptis say where the solver began and how it en
 
 TEST_CASE("plan --schedule optpipe writes lists that are no slower than a family's, and they run") {
   const TemporaryFolder folder;
-  const std::string machine = folder.file(
-      "two.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 2"));
+  const std::string machine = write_machine(folder, 2);
   const std::string plan = folder.path() / "plan.yaml", record = folder.path() / "run.json";
   const std::vector<std::string> asked = {"plan",  "--model",        "tiny-llama", "--hw",
                                           machine, "--seq",          "256",        "--pipeline",
@@ -68,11 +67,8 @@ TEST_CASE("plan --schedule optpipe writes lists that are no slower than a family
 
 TEST_CASE("plan --schedule optpipe has a plan where a family that it starts from has one") {
   const TemporaryFolder folder;
-  const std::string model = folder.file(
-      "model.yaml", replaced(read_text(LONGSPAN_SOURCE "/models/catalog/tiny-llama.yaml"),
-                             "layers: 2", "layers: 8"));
-  const std::string machine = folder.file(
-      "four.yaml", replaced(read_text(kHardware), "devices_per_node: 1", "devices_per_node: 4"));
+  const std::string model = write_model(folder, 8);
+  const std::string machine = write_machine(folder, 4);
   for (const char* memory : {"24MiB", "10MiB"}) {
     const std::vector<std::string> asked = {"plan",  "--model",        model, "--hw",
                                             machine, "--seq",          "1K",  "--pipeline",
