@@ -130,6 +130,8 @@ std::vector<SliceShare> measured_shares(StagePrograms& programs,
       input[j] += part * (middle.backward - weight) + layers * (e.backward[j] + again * e.again[j]);
     }
   }
+  // The mean slice's work is subtracted where it was added, which may leave a rounding below zero.
+  for (double& seconds : input) seconds = std::max(0.0, seconds);
   const double all_forward = earlier.front().all(forward), all_input = earlier.front().all(input);
   std::vector<SliceShare> shares;
   for (size_t j = 0; j < forward.size(); ++j) {
