@@ -1,8 +1,8 @@
 #include "planner/search/min_memory_layouts.h"
 
+#include <array>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "planner/pipeline/stage_programs.h"
@@ -11,8 +11,7 @@ namespace longspan {
 
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool>;
-  std::map<Key, std::pair<double, RankLayout>> least;
+  std::map<std::array<int64_t, 10>, std::pair<double, RankLayout>> least;
   std::vector<RankLayout> found;
   for (const RankLayout& layout : all) {
     const ParallelLayout& p = layout.parallel;
@@ -22,8 +21,12 @@ std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
     }
     const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.microbatches);
     if (!held) continue;
-    const Key key = {p.pipeline.stages, p.pipeline.slices, p.data,        p.tensor, p.ring,
-                     p.ulysses,         held->splits,      held->offloads};
+    const Pipeline& pipeline = p.pipeline;
+    const std::array<int64_t, 10> key = {pipeline.stages, pipeline.virtual_stages,
+                                         pipeline.slices, pipeline.equal_work,
+                                         p.data,          p.tensor,
+                                         p.ring,          p.ulysses,
+                                         held->splits,    held->offloads};
     const auto [it, fresh] = least.try_emplace(key, held->microbatches, layout);
     if (fresh) continue;
     auto& [least_held, other] = it->second;

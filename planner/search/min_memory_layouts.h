@@ -8,11 +8,13 @@
 
 namespace longspan {
 
-/// Groups pipeline layouts that differ only in their schedule. Of each group it returns at most
-/// four, those with the fewest microbatches in flight: one that splits the backward, and one that
-/// does not and may recompute; and of both one that copies to the host and one that does not. Ties
-/// go to a layout with vocabulary parallelism. Layouts without a pipeline are all returned. Layouts
-/// whose schedule does not support their stages, slices and microbatches are dropped.
+/// Groups pipeline layouts that differ only in their schedule. Layouts with other virtual stages,
+/// and slices of equal work and of equal length, are groups of their own, as their chunks differ.
+/// Of each group it returns at most four, those with the fewest microbatches in flight: one that
+/// splits the backward, and one that does not and may recompute; and of both one that copies to the
+/// host and one that does not. Ties go to a layout with vocabulary parallelism. Layouts without a
+/// pipeline are all returned. Layouts whose schedule does not support their stages, slices and
+/// microbatches are dropped.
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all);
 
