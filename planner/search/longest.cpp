@@ -108,6 +108,16 @@ class Longest {
     return found_;
   }
 
+  LongestFound run_from(const LongestFound& found, const Candidate& longer) {
+    time_ = wanted_.time;
+    found_ = found;
+    found_.fits = {longer, {}, false};
+    shape_ = shape_of(longer, options_);
+    extend(longer);
+    settle();
+    return found_;
+  }
+
  private:
   /// Finds the longest without limits on time.
   void find(const Progress& progress) {
@@ -661,6 +671,12 @@ LongestFound longest_within(Evaluator& evaluator, const ModelSpec& model, const 
                             const SpaceOptions& options, const LongestWanted& wanted,
                             const LongestFound& beyond) {
   return Longest(evaluator, model, hw, options, wanted).run_within(beyond);
+}
+
+LongestFound longest_from(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+                          const SpaceOptions& options, const LongestWanted& wanted,
+                          const LongestFound& found, const Candidate& longer) {
+  return Longest(evaluator, model, hw, options, wanted).run_from(found, longer);
 }
 
 LongestFound longest(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,

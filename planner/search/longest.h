@@ -41,6 +41,12 @@ LongestFound longest_within(Evaluator& evaluator, const ModelSpec& model, const 
                             const SpaceOptions& options, const LongestWanted& wanted,
                             const LongestFound& beyond);
 
+/// `found` with the knobs of `longer`, which fits and is longer, extended to the longest length
+/// that they fit within `wanted.time`.
+LongestFound longest_from(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
+                          const SpaceOptions& options, const LongestWanted& wanted,
+                          const LongestFound& found, const Candidate& longer);
+
 /// A candidate with the knobs of `c`, whose shape is `shape`, at a length, which may be padded.
 /// None if the knobs are not valid there.
 std::optional<Candidate> at_length(const Candidate& c, const FrameShape& shape, int64_t length,

@@ -72,6 +72,25 @@ std::string_view name_of(Limit limit) {
 
 namespace {
 
+int64_t sequence_of(const Scored& s) { return s.candidate.sequence; }
+
+// The longest within each of the steps, from the loosest limit down, as a tighter one allows no
+// longer sequence. `search(seconds, from)` searches within a limit that `from` exceeds.
+template <typename SearchWithin>
+std::vector<Scored> search_within(const LongestFound& found, const MaxSequenceOptions& options,
+                                  const SearchWithin& search) {
+  std::vector<Scored> within(options.steps.size());
+  LongestFound looser = found;
+  for (size_t i = within.size(); i-- > 0;) {
+    const double seconds = options.steps[i];
+    if (sequence_of(looser.fits) > 0 && looser.fits.score.step_seconds > seconds) {
+      looser = search(seconds, looser);
+    }
+    within[i] = looser.fits;
+  }
+  return within;
+}
+
 MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
                            const std::string& strategy, const MaxSequenceOptions& options,
                            const Progress& progress) {
@@ -95,6 +114,22 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
   if (found.step == 0 && found.fits.candidate.sequence == 0) {
     throw none_takes(PipelineQuestion{model, hw, options.parallel, options.microbatches, 0});
   }
+  std::vector<Scored> within = search_within(found, options, [&](double seconds, const auto& from) {
+    LongestWanted shorter = wanted;
+    shorter.time.step_seconds = std::min(options.time.step_seconds, seconds);
+    return preset ? preset->longest(shorter)
+                  : longest_within(evaluator, model, hw, space, shorter, from);
+  });
+  // A search with a tighter limit may find what others missed.
+  for (const Scored& s : within) {
+    if (sequence_of(s) > sequence_of(found.fits)) {
+      found = longest_from(evaluator, model, hw, space, wanted, found, s.candidate);
+    }
+  }
+  for (size_t i = 0; i < within.size(); ++i) {
+    if (found.fits.score.step_seconds <= options.steps[i]) within[i] = found.fits;
+    if (i > 0 && sequence_of(within[i]) < sequence_of(within[i - 1])) within[i] = within[i - 1];
+  }
   result.sequence = found.fits.candidate.sequence;
   result.granularity = found.step;
   result.refused = found.refused.strategy;
@@ -109,19 +144,10 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
   }
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
-  // From the loosest limit down, as a tighter limit allows no longer sequence.
-  for (size_t i = options.steps.size(); i-- > 0;) {
-    LongestWanted shorter = wanted;
-    shorter.time.step_seconds = std::min(options.time.step_seconds, options.steps[i]);
-    if (found.fits.candidate.sequence > 0 &&
-        found.fits.score.step_seconds > shorter.time.step_seconds) {
-      found = preset ? preset->longest(shorter)
-                     : longest_within(evaluator, model, hw, space, shorter, found);
-    }
-    Within within{options.steps[i], found.fits.candidate.sequence, {}};
-    if (within.sequence > 0)
-      within.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
-    result.within.insert(result.within.begin(), std::move(within));
+  for (size_t i = 0; i < within.size(); ++i) {
+    Within entry{options.steps[i], sequence_of(within[i]), {}};
+    if (entry.sequence > 0) entry.plan = plan_of(evaluator, within[i].candidate, within[i].score);
+    result.within.push_back(std::move(entry));
   }
   result.considered = evaluator.considered();
   result.evaluated = evaluator.simulated();
