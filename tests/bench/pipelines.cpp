@@ -1,8 +1,7 @@
 // Pipelines: are the predicted step times right, and the order of schedules by their bubbles?
 //
-//   pipelines_bench [--ranks 2] [--rounds 5] [--seconds 60] [--kinds] [--no-check]  ranks as
-//   threads mpirun -n 2 pipelines_bench ...                                       ranks as
-//   processes
+//   pipelines_bench [--ranks 2] [--rounds 5] [--seconds 60] [--kinds] [--no-check]: as threads
+//   mpirun -n 2 pipelines_bench ...: as processes
 //
 // Exit status 1 if the median error is above 10 % or the worst above 25 % (as processes: 25 and
 // 40 %), or if two schedules whose predicted bubbles differ by more than two points are measured in

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <span>
 
 #include "base/median.h"
 #include "base/processors.h"
@@ -24,6 +25,10 @@
 
 namespace longspan::bench {
 namespace {
+
+// One of this many plans takes a step between two rounds of the profile. Most steps take longer
+// than a round.
+constexpr size_t kTurn = 5;
 
 // Seconds of processor time this process, and all processes together, have used so far.
 struct ProcessorTime {
@@ -192,21 +197,23 @@ Outcome PlanSteps::outcome(const HardwareProfile& hw) const {
   return outcome;
 }
 
-HardwareProfile measure_in_turns(double seconds, int rounds, const std::function<void()>& round) {
-  int taken = 0;
+HardwareProfile measure_in_turns(double seconds, int rounds, size_t plans,
+                                 const std::function<void(size_t)>& step) {
+  size_t taken = 0;
   const auto next = [&] {
-    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rround {} ", taken + 1);
-    round();
-    ++taken;
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rround {} ", taken / plans + 1);
+    step(taken++ % plans);
   };
   ProfileOptions options;
   options.nvme_directory = std::filesystem::temp_directory_path();
   options.seconds_budget = seconds;
-  options.between_rounds = next;
+  options.between_rounds = [&] {
+    for (size_t i = 0; i < plans; i += kTurn) next();
+  };
   HardwareProfile hw = measure_machine(options, {});
-  while (taken < rounds) next();
+  while (taken < plans * static_cast<size_t>(rounds)) next();
   if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r");
-  fmt::print("{} rounds\n", taken);
+  fmt::print("{} rounds\n", taken / plans);
   return hw;
 }
 
@@ -243,23 +250,19 @@ int run_on_ranks(int argc, char** argv, const std::string& description,
 HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
                                    std::vector<PlanSteps>& plans) {
   const Group world = whole_world(comm);
-  const auto tell = [&](bool more) {
-    std::byte word{more};
-    broadcast(comm, world, {&word, 1}, 0);
-    return word != std::byte{0};
-  };
-  const auto step = [&] {
-    for (PlanSteps& plan : plans) plan.step();
+  // Tells all ranks which plan takes a step; after the last step, plans.size().
+  const auto tell = [&](size_t plan) {
+    broadcast(comm, world, std::as_writable_bytes(std::span(&plan, 1)), 0);
+    if (plan < plans.size()) plans[plan].step();
+    return plan < plans.size();
   };
   if (comm.rank() != 0) {
-    while (tell(false)) step();
+    while (tell(0)) {
+    }
     return {};
   }
-  const HardwareProfile hw = measure_in_turns(seconds, rounds, [&] {
-    tell(true);
-    step();
-  });
-  tell(false);
+  const HardwareProfile hw = measure_in_turns(seconds, rounds, plans.size(), tell);
+  tell(plans.size());
   return hw;
 }
 

@@ -67,11 +67,6 @@ class PlanSteps {
   std::vector<Step> steps_;
 };
 
-/// As measure_in_turns(), with a step of every plan in a round: the first rank leads, the others
-/// follow until it is done, and get no profile. Called by all ranks together.
-HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
-                                   std::vector<PlanSteps>& plans);
-
 /// The options of a benchmark of many ranks.
 struct RankFlags {
   int ranks = 2;
@@ -84,9 +79,15 @@ struct RankFlags {
 int run_on_ranks(int argc, char** argv, const std::string& description,
                  const std::function<bool(const RankFlags&, Communicator&)>& body);
 
-/// Returns a profile of this machine, measured between at least `rounds` calls of `round`. Both
-/// thus cover the same minutes: a virtual machine's speed can change by a third from minute to
-/// minute.
-HardwareProfile measure_in_turns(double seconds, int rounds, const std::function<void()>& round);
+/// Returns a profile of this machine, measured between steps of the plans, which `step` takes by
+/// their index in turns, at least `rounds` each. Both thus cover the same minutes: a virtual
+/// machine's speed can change by a third from minute to minute.
+HardwareProfile measure_in_turns(double seconds, int rounds, size_t plans,
+                                 const std::function<void(size_t)>& step);
+
+/// The same over ranks: the first rank leads, the others follow until it is done, and get no
+/// profile. Called by all ranks together.
+HardwareProfile measure_with_ranks(double seconds, int rounds, Communicator& comm,
+                                   std::vector<PlanSteps>& plans);
 
 }  // namespace longspan::bench

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -119,14 +118,17 @@ struct Flags {
   bool kinds = false, no_check = false;
 };
 
-// The profile, after at least flags.rounds rounds.
-HardwareProfile hardware(const Flags& flags, const std::function<void()>& round) {
+// The profile, after at least flags.rounds steps of every plan.
+HardwareProfile hardware(const Flags& flags, std::vector<PlanSteps>& plans) {
   HardwareProfile hw;
   if (flags.profile.empty()) {
-    hw = measure_in_turns(flags.seconds, flags.rounds, round);
+    hw = measure_in_turns(flags.seconds, flags.rounds, plans.size(),
+                          [&](size_t plan) { plans[plan].step(); });
   } else {
     hw = load_hardware(flags.profile);
-    for (int i = 0; i < flags.rounds; ++i) round();
+    for (int i = 0; i < flags.rounds; ++i) {
+      for (PlanSteps& plan : plans) plan.step();
+    }
   }
   if (!flags.write.empty()) save_hardware(flags.write, hw);
   fmt::print(
@@ -145,9 +147,7 @@ int run(const Flags& flags) {
     if (c.name.find(flags.only) != std::string::npos) plans.emplace_back(c, nullptr, threads);
   }
   if (plans.empty()) throw bad_input("--only {}: no plan has that in its name", flags.only);
-  const HardwareProfile hw = hardware(flags, [&] {
-    for (PlanSteps& plan : plans) plan.step();
-  });
+  const HardwareProfile hw = hardware(flags, plans);
   fmt::print("{:42} {:>10} {:>10} {:>7} {:>10} {:>7}  {}\n", "plan", "predicted", "measured",
              "error", "own", "others", "largest difference");
   std::vector<double> errors;
