@@ -250,7 +250,7 @@ Json answers_json(const Sweep& found) {
 
 // How much better any plan of the space can be.
 std::string gap_text(const PlanFlags& flags, double gap) {
-  if (gap >= 1) return "unknown: there are no bounds for programs of this size";
+  if (gap >= 1) return "unknown: no bound was found";
   const char* better = flags.objective == "memory"        ? "{} less device memory"
                        : flags.objective == "host-memory" ? "{} less host memory"
                                                           : "{} less time";

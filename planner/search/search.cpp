@@ -56,6 +56,8 @@ constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 4
 // this part of the answer.
 constexpr double kNearBound = 0.8;
 constexpr int kSqueezes = 5;
+constexpr int kPushes = 8;
+constexpr double kPush = 0.95;
 constexpr Effort kSqueezeEffort = {.evaluations = 60,
                                    .work = 12'000'000,
                                    .refinements = 0,
@@ -275,7 +277,11 @@ class Search {
     // Where hardly anything fits, the question for the fastest plan looks further. It is asked
     // anew: results in the evaluator cost no effort, so they would change its answer.
     Found any = Search(model_, hw_, asked_, options_, progress_).fastest_or_any();
-    any.bound = found.bound < 1 ? found.bound : 0;  // the bound of other programs does not apply
+    any.bound = found.bound;
+    if (any.bound >= 1) {  // of frames without a candidate that fits; others have one
+      any.bound =
+          bound_of(frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps}), goal);
+    }
     squeeze(any, goal);
     return any;
   }
@@ -305,14 +311,33 @@ class Search {
   }
   // A lower bound on the memory of programs too large for that search.
   double bound_of_larger(Goal goal) {
-    const Wanted least = wanted(goal);
-    const DemandOf rows = least.time.any() ? DemandOf::all : DemandOf::bytes;
+    std::vector<Candidate> larger = min_memory_frames_of(kMostPricedOps);
+    std::erase_if(
+        larger, [&](const Candidate& c) { return ops_estimate(evaluator_.request(c)) <= kEndOps; });
+    return bound_of(larger, goal);
+  }
+  // A lower bound on the measure of the frames' candidates, by mixtures. Frames whose compute alone
+  // exceeds it are not relaxed.
+  double bound_of(const std::vector<Candidate>& frames, Goal goal) {
+    const Wanted limits = wanted(goal);
+    const bool fastest = goal == Goal::fastest;
+    const DemandOf rows = fastest || limits.time.any() ? DemandOf::all : DemandOf::bytes;
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      const Candidate& c = frames[i];
+      if (!evaluator_.possible(c)) continue;
+      const double compute = fastest ? evaluator_.demand(c).compute_seconds() : 0;
+      order.emplace_back(compute / static_cast<double>(sequences_of_step(c)), i);
+    }
+    std::sort(order.begin(), order.end());
     double bound = kInfinity;
-    for (const Candidate& c : min_memory_frames_of(kMostPricedOps)) {
-      if (ops_estimate(evaluator_.request(c)) <= kEndOps || !evaluator_.possible(c)) continue;
-      const Mixture m = FrameChoice(evaluator_, c, space_, rows).bound(goal, least.most_seconds(c));
+    for (const auto& [least, i] : order) {
+      if (least >= bound) break;
+      const Candidate& c = frames[i];
+      const Mixture m =
+          FrameChoice(evaluator_, c, space_, rows).bound(goal, limits.most_seconds(c));
       if (m.overflow > 0 && m.optimal) continue;
-      bound = std::min(bound, m.optimal ? m.objective : 0);
+      bound = std::min(bound, m.optimal ? std::max(least, m.objective) : least);
     }
     return bound;
   }
@@ -324,25 +349,35 @@ class Search {
     const TierBytes limits = evaluator_.limits();
     const auto bound = static_cast<int64_t>(found.bound * static_cast<double>(limits[tier]));
     int64_t missed = bound;
-    for (int looks = 0; looks < kSqueezes; ++looks) {
-      const int64_t least = found.best ? found.best->score.bytes[tier] : limits[tier];
-      if (static_cast<double>(missed) > kNearBound * static_cast<double>(least)) break;
+    const auto least = [&] { return found.best ? found.best->score.bytes[tier] : limits[tier]; };
+    const auto fits_in = [&](int64_t bytes, bool as_plan = false) {
       TierBytes less = limits;
-      less[tier] = looks == 0 ? bound + bound / 64 + 1 : missed + (least - missed) / 2;
+      less[tier] = bytes;
       evaluator_.set_limits(less);
-      const Found any = any_of(min_memory_frames(), kSqueezeEffort);
-      if (any.best) {
-        found.best = any.best;
-        found.fitting.push_back(*any.best);
-      } else {
-        missed = less[tier];
-      }
+      const Found any = as_plan ? any_of(frames(), Goal::fastest, {})
+                                : any_of(min_memory_frames(), Goal::roomiest, kSqueezeEffort);
+      if (!any.best) return false;
+      found.best = any.best;
+      found.fitting.push_back(*any.best);
+      return true;
+    };
+    for (int looks = 0; looks < kSqueezes; ++looks) {
+      if (static_cast<double>(missed) > kNearBound * static_cast<double>(least())) break;
+      const int64_t asked = looks == 0 ? bound + bound / 64 + 1 : missed + (least() - missed) / 2;
+      if (!fits_in(asked)) missed = asked;
+    }
+    // Then slightly less, as often as that fits, at last as `plan` searches for the fastest: that
+    // has more frames, and repairs candidates that the search for most room misses.
+    for (int looks = 0; found.best && looks < kPushes; ++looks) {
+      const auto asked = static_cast<int64_t>(kPush * static_cast<double>(least()));
+      if (asked <= bound) break;
+      if (!fits_in(asked) && !fits_in(asked, /*as_plan=*/true)) break;
     }
     evaluator_.set_limits(limits);
   }
-  // Searches for anything that fits, the roomiest first.
-  Found any_of(const std::vector<Candidate>& frames, const Effort& effort) {
-    Wanted any = wanted(Goal::roomiest);
+  // Searches for anything that fits, the roomiest or the fastest first.
+  Found any_of(const std::vector<Candidate>& frames, Goal first, const Effort& effort) {
+    Wanted any = wanted(first);
     any.first = true;
     Found found = best_first(evaluator_, margin_, frames, space_, any, effort, progress_);
     if (found.best) found.best->score = evaluator_.exact(found.best->candidate);
@@ -352,7 +387,7 @@ class Search {
   Found roomiest() {
     const std::vector<Candidate> listed =
         frames_of(model_, hw_, sequence_, space_, {true, kMostListedOps});
-    Found found = any_of(listed, kLastEffort);
+    Found found = any_of(listed, Goal::roomiest, kLastEffort);
     if (found.best) return found;
     // Programs too large to list are the last resort, as the engine does not run them. A pipeline
     // would have one for each stage.
@@ -362,7 +397,7 @@ class Search {
              ops_estimate(evaluator_.request(c)) > kMostListedOps;
     });
     if (all.size() == listed.size()) return found;
-    Found last = any_of(all, kLastEffort);
+    Found last = any_of(all, Goal::roomiest, kLastEffort);
     return last.best || last.nearest ? last : found;
   }
   // A plan of a longer sequence also trains this one: uses the search of max-seq.
@@ -391,8 +426,10 @@ class Search {
     const Candidate& c = any.best->candidate;
     const bool is_moderate = ops_estimate(evaluator_.request(c)) <= kModerateOps;
     std::vector<Candidate> others = frames();
+    double bound = 0;
     if (!is_moderate) {
       others = frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps});
+      bound = bound_of(others, Goal::fastest);
       std::erase_if(others, [&](const Candidate& other) {
         ParallelLayout p = other.strategy.parallel;
         p.zero = c.strategy.parallel.zero;
@@ -404,7 +441,7 @@ class Search {
     faster.start = c;
     Found found = best_first(evaluator_, margin_, others, space_, faster,
                              is_moderate ? Effort{} : kLargeEffort, progress_);
-    const double bound = is_moderate ? found.bound : 0;  // else it covers only some frames
+    if (is_moderate) bound = found.bound;  // else that covers only some frames
     if (!found.best || found.best->score.seconds > any.best->score.seconds) found = std::move(any);
     found.bound = bound;
     return found;
@@ -453,7 +490,7 @@ class Search {
     if (fastest != nullptr) fast.start = fastest->candidate;
     Found best = best_first(evaluator_, margin_, others, space_, fast,
                             ends_early() ? kEarlyEffort : kAlternativeEffort);
-    if (!best.best) best = any_of(others, kAlternativeEffort);
+    if (!best.best) best = any_of(others, Goal::roomiest, kAlternativeEffort);
     if (best.best) {
       result.alternative = plan_of(*best.best);
     } else {
