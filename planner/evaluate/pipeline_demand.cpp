@@ -159,6 +159,10 @@ PipelineDemand::SlicePass PipelineDemand::first_slice(const Candidate& c, const 
 // the mean of the layers. Before it a slice passes the earlier stages, and after it gradients pass
 // them again; a split backward may fill that second time with gradients of weights. Work that only
 // some ranks have (embedding, output layer, an uneven layer) is only counted if all have it.
+//
+// Stages that share a processor compute faster while others wait. Then the mean work of all ranks
+// is a bound, and the busiest rank's work with the passes before and after it, at the speed of a
+// rank that computes alone. The one that is likely larger is taken.
 Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   constexpr size_t kMostBounds = 512;
   if (bounds_.size() > kMostBounds) bounds_.clear();
@@ -172,12 +176,17 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   const int64_t all_slices = c.microbatches * pipeline.slices;
   const int64_t counted = std::min<int64_t>(2, all_slices);
   const bool cut = cuts_vocabulary(pipeline);
+  const double passes =
+      static_cast<double>(pipeline.stages - 1) / static_cast<double>(pipeline.virtual_stages);
+  const std::vector<double> speeds = cost_.speeds_of_stages(pipeline.stages);
+  const double alone = speeds.empty() ? 1 : speeds.front();
+  const bool of_busiest = alone <= 1 + passes / static_cast<double>(all_slices);
   StreamSeconds earlier{}, earlier_forward{};
   bool even = true;
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     const auto stages = static_cast<double>(pipeline.stages);
     const double mean = static_cast<double>(kinds_[kind].layers) / stages;
-    const double layers = kinds_.size() == 1 ? std::ceil(mean) : mean;
+    const double layers = kinds_.size() == 1 && of_busiest ? std::ceil(mean) : mean;
     even &= kinds_[kind].layers % (pipeline.stages * pipeline.virtual_stages) == 0;
     const StepRequest& slice = slice_of(c, kind, std::max<int64_t>(1, std::llround(layers)));
     add(sum, of_kind(slice, kind, layers, counted, kind == 0));
@@ -213,12 +222,15 @@ Demand PipelineDemand::of(const Candidate& c, DemandOf rows) {
   if (pipeline.stages > 1) {
     const double own = cut ? 1 / static_cast<double>(pipeline.stages) : even ? 1 : 0;
     sum.loss *= own;
-    const double units =
-        static_cast<double>(pipeline.stages - 1) / static_cast<double>(pipeline.virtual_stages);
-    if (even) forward += units * first.forward;
-    if (even && !order.splits) backward += units * first.backward;
+    if (even && of_busiest) forward += passes * first.forward;
+    if (even && of_busiest && !order.splits) backward += passes * first.backward;
   }
   backward += sum.loss;
+  if (of_busiest) {
+    for (Demand::Streams* row : {&sum.forward, &sum.backward, &sum.once, &sum.update}) {
+      (*row)[kCompute] /= alone;
+    }
+  }
   add_bytes(c, order, sum);
   return sum;
 }

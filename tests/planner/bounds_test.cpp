@@ -55,9 +55,10 @@ void check_bound(const StepRequest& request, const HardwareProfile& hw) {
 class RandomFrames {
  public:
   /// `mixed`: a quarter of the layers in the middle has half of the tokens and a larger MLP.
-  /// `uneven`: only pipelines of slices of equal work.
+  /// `uneven`: only pipelines of slices of equal work. `cores`: only pipelines with a stage on
+  /// every device, all of which share a processor of as many cores; 0: devices are no processors.
   RandomFrames(int64_t devices, int64_t device_bytes, int64_t layers = 4, int64_t microbatches = 4,
-               bool mixed = false, bool uneven = false)
+               bool mixed = false, bool uneven = false, int64_t cores = 0)
       : hw_(testing::small_machine(1, devices, device_bytes, int64_t{1} << 28)),
         model_(load_model("tiny-llama")) {
     model_.layers = layers;
@@ -69,6 +70,11 @@ class RandomFrames {
     }
     model_.heads = model_.kv_heads = 8;
     options_.microbatches = microbatches;
+    if (cores > 0) {
+      hw_.device.backend = "cpu";
+      hw_.host.cores = cores;
+      options_.parallel.pipeline = devices;
+    }
     hw_.nvme.capacity_bytes.value = 1e9;
     hw_.nvme.read_bandwidth.value = hw_.nvme.write_bandwidth.value = 1e9;
     evaluator_.emplace(model_, hw_, capacities(hw_));
@@ -202,11 +208,14 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
   struct Case {
     int64_t devices, layers, microbatches;
     bool mixed = false, uneven = false;
+    int64_t cores = 0;
   };
-  for (const auto& [devices, layers, microbatches, mixed, uneven] :
+  for (const auto& [devices, layers, microbatches, mixed, uneven, cores] :
        {Case{1, 4, 4}, Case{4, 4, 4}, Case{4, 7, 2}, Case{4, 8, 12}, Case{1, 8, 2, true},
-        Case{4, 8, 3, true}, Case{4, 4, 3, false, true}, Case{4, 8, 1, false, true}}) {
-    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven);
+        Case{4, 8, 3, true}, Case{4, 4, 3, false, true}, Case{4, 8, 1, false, true}, Case{4, 8, 1},
+        Case{4, 8, 2, false, false, 2}, Case{4, 7, 3, false, false, 1},
+        Case{4, 8, 4, false, false, 3}}) {
+    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven, cores);
     for (int64_t round = 0; round < rounds; ++round) {
       const Candidate& frame = random.frame();
       const GroupValues values = random.values(frame);
@@ -214,7 +223,8 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
       const std::optional<Candidate> c = random.candidate(frame, values, chosen);
       if (!c) continue;
       const ParallelLayout& parallel = c->strategy.parallel;
-      CAPTURE(devices, layers, microbatches, mixed, uneven, round, chosen, describe(parallel));
+      CAPTURE(devices, layers, microbatches, mixed, uneven, cores, round, chosen,
+              describe(parallel));
       const Demand demand = random.evaluator().demand(*c);
       const TierBytes bound = demand.peak_bytes();
       const TierBytes bytes = random.evaluator().arenas(*c);
