@@ -50,6 +50,9 @@ constexpr int64_t kDownPart = 16;  // lengths at which knobs do not fit are redu
 constexpr double kShortest = 0.75;  // of a missed length: shorter ones are not tried
 constexpr double kNotably = 1.05;   // factor to the length that is tried last
 constexpr Effort kAsPlanEffort = {.evaluations = 100, .work = 15'000'000};  // at that length
+// With bounds kFarBelow times as long as the answer, the factor to a length that is tried as well.
+constexpr int64_t kFarBelow = 2;
+constexpr double kFarPush = 1.25;
 constexpr double kMostOverflow = 0.25;  // overflow up to which a shorter length may fit
 constexpr Effort kEffort = {.evaluations = 200,
                             .work = 12'000'000,
@@ -135,7 +138,7 @@ class Longest {
       while (best().sequence > 0 && push()) {
       }
     }
-    while (best().sequence > 0 && push_as_plan()) {
+    while (best().sequence > 0 && (push_as_plan() || push_far())) {
     }
     settle();
     if (best().sequence == 0) least_of(all);
@@ -347,6 +350,26 @@ class Longest {
         frames_of(model_, layouts, length, options_, {false, kModerateOps});
     const Found found = best_first(evaluator_, margin_, frames, options_, any, kAsPlanEffort);
     return found.best && extend(found.best->candidate);
+  }
+
+  // Tries longer lengths if the bound allows twice the best: any candidate, and any without files,
+  // as mixtures may use files where programs have no memory for the copies.
+  bool push_far() {
+    if (found_.bound < kFarBelow * best().sequence) return false;
+    if (push_by(kFarPush)) return true;
+    const TierBytes limits = evaluator_.limits();
+    if (limits[kNvmeTier] == 0) return false;
+    TierBytes without_files = limits;
+    without_files[kNvmeTier] = 0;
+    evaluator_.set_limits(without_files);
+    const bool reached = push_by(kFarPush) || push_by(kNotably);
+    evaluator_.set_limits(limits);
+    return reached;
+  }
+  bool push_by(double times) {
+    const auto length = static_cast<int64_t>(times * static_cast<double>(best().sequence));
+    return std::any_of(kSizes.begin(), kSizes.end(),
+                       [&](const Size& size) { return reaches(length, size); });
   }
 
   // Tries lengths from the one at which compute alone takes all of the time, which it returns, down
