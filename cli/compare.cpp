@@ -118,9 +118,12 @@ Comparison compare(const CompareFlags& flags, const Plan& plan) {
   Comparison result;
   result.tolerance = parse_share(flags.tolerance, "--tolerance");
   result.measured = read_run_record(flags.run);
-  if (result.measured.plan != nlohmann::json(plan_summary_json(plan))) {
-    throw bad_input("{}: it is a run of another plan than {} (model, length or knobs differ)",
-                    flags.run, flags.plan);
+  const std::optional<uint32_t>& trained = result.measured.plan_crc32;
+  if (result.measured.plan != nlohmann::json(plan_summary_json(plan)) ||
+      (trained && *trained != checksum_of(plan))) {
+    throw bad_input(
+        "{}: it is a run of another plan than {} (the model, length, knobs or lists differ)",
+        flags.run, flags.plan);
   }
   if (plan.strategy.parallel.has_pipeline()) {
     compare_pipeline(plan, result);

@@ -234,6 +234,7 @@ Json record_json(const RunFlags& flags, const Plan& plan, const Trainer& trainer
           {"created_by", version_text() + " run"},
           {"plan_file", flags.plan},
           {"plan", plan_summary_json(plan)},
+          {"plan_crc32", checksum_of(plan)},
           {"ranks", context.comm.size()},
           {"communicator", context.comm.name()},
           {"device", device ? Json(*device) : Json()},

@@ -116,7 +116,10 @@ Json step_json(const StepReport& report) {
 
 RunRecord read_run_record(const std::filesystem::path& path) {
   const Json document = Json::parse(read_file(path), nullptr, false);
-  if (document.is_discarded()) throw bad_input("{}: not valid JSON", path.string());
+  if (document.is_discarded()) {
+    throw bad_input("{}: not a run's record in JSON, as `longspan run -o` writes it",
+                    path.string());
+  }
   const Reader run(document, path.string());
   if (run.whole("longspan_run") != 1) {
     throw bad_input("{}: the record is of version {}, and this longspan reads version 1",
@@ -125,6 +128,7 @@ RunRecord read_run_record(const std::filesystem::path& path) {
   const Reader measured = run.object("measured");
   RunRecord record;
   record.plan = run.object("plan").json();
+  if (run.has("plan_crc32")) record.plan_crc32 = static_cast<uint32_t>(run.whole("plan_crc32"));
   record.steps = measured.whole("steps");
   if (record.steps == 0) throw bad_input("{}: the run has no steps to compare", path.string());
   record.step_seconds = measured.number("step_seconds");

@@ -7,6 +7,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ Json step_json(const StepReport& report);
 /// The parts of a run.json that `compare` needs.
 struct RunRecord {
   nlohmann::json plan;  // as plan_summary_json() wrote it; the order of keys does not matter
+  std::optional<uint32_t> plan_crc32;  // checksum_of() the plan; records before it have none
   int64_t steps = 0;
   double step_seconds = 0;
   double mfu = 0;

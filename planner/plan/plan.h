@@ -85,6 +85,9 @@ void check_listable(const Plan& plan, const std::string& origin);
 Plan read_plan(const std::filesystem::path& path);
 Plan parse_plan(const std::string& text, const std::string& origin);
 std::string write_plan(const Plan& plan);
+/// CRC-32 of what a run of the plan depends on, which is all but the prediction, the hardware and
+/// who made it.
+uint32_t checksum_of(const Plan& plan);
 
 /// The strategy's block of a plan, without the ParallelLayout, which has a separate block.
 Strategy read_strategy(const YamlMap& yaml);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -296,6 +297,15 @@ std::string write_plan(const Plan& plan) {
   write_hardware(out, plan.hardware);
   out << YAML::EndMap;
   return std::string(out.c_str()) + "\n";
+}
+
+uint32_t checksum_of(const Plan& plan) {
+  Plan trained = plan;
+  trained.created_by.clear();
+  trained.hardware = {};
+  trained.predicted = {};
+  const std::string text = write_plan(trained);
+  return crc32(text.data(), text.size());
 }
 
 Plan parse_plan(const std::string& text, const std::string& origin) {

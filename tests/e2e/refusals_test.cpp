@@ -478,13 +478,18 @@ TEST_CASE("compare refuses what is not a run of the plan") {
   const auto compare = [&](const std::string& record) {
     return longspan({"compare", plan, folder.file("edited.json", record)});
   };
-  check_refused(compare("{"), 2, {"edited.json", "not valid JSON"});
+  check_refused(compare("{"), 2, {"edited.json", "not a run's record"});
   check_refused(compare("[]"), 2, {"edited.json"});
   check_refused(compare("{}"), 2, {"edited.json", "longspan_run"});
   check_refused(compare(replaced(text, "\"longspan_run\": 1", "\"longspan_run\": 9")), 2,
                 {"version 9"});
   check_refused(compare(replaced(text, "\"sequence_tokens\": 256", "\"sequence_tokens\": 512")), 2,
                 {"another plan"});
+  check_refused(longspan({"compare",
+                          folder.file("other.yaml", replaced(read_text(plan), "rope_theta: 10000",
+                                                             "rope_theta: 20000")),
+                          run}),
+                2, {"another plan"});
   check_refused(
       compare(replaced(text, "\"overlapped_copy_seconds\": ", "\"overlapped_copy_seconds\": -1")),
       2, {"overlapped_copy_seconds"});
