@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -338,6 +339,46 @@ int threads_per_rank(const RunFlags& flags, const RankContext& context) {
   return processor_share(context.ranks_here);
 }
 
+// The plan and the flags that have to be equal on all ranks. Ranks that differ would train
+// different things, or wait for messages that no rank sends.
+Json common_to_ranks(const RunFlags& flags, const Plan& plan) {
+  const TrainingConfig& t = flags.training;
+  return {{"plan", write_plan(plan)},
+          {"--steps", t.steps},
+          {"--warmup", t.warmup_steps},
+          {"--lr", t.learning_rate},
+          {"--min-lr", t.min_learning_rate},
+          {"--weight-decay", t.weight_decay},
+          {"--clip", t.clip_norm},
+          {"--seed", t.seed},
+          {"--stop-after", flags.stop_after},
+          {"--checkpoint", !flags.checkpoint.empty()},
+          {"--checkpoint-every", flags.checkpoint_every},
+          {"--weights", !flags.weights.empty()},
+          {"--resume", !flags.resume.empty()},
+          {"--trace", !flags.trace.empty()}};
+}
+
+void check_same_on_all(const RunFlags& flags, const RankContext& context, const Plan& plan) {
+  if (context.comm.size() == 1) return;
+  const Json own = common_to_ranks(flags, plan);
+  std::string text = own.dump();
+  uint64_t size = text.size();
+  const Group world = whole_world(context.comm);
+  broadcast(context.comm, world, std::as_writable_bytes(std::span(&size, 1)), 0);
+  text.resize(size);
+  broadcast(context.comm, world, std::as_writable_bytes(std::span(text)), 0);
+  agree(context.comm, [&] {
+    const Json first = Json::parse(text);
+    for (const auto& [key, value] : own.items()) {
+      if (value == first.at(key)) continue;
+      if (key == "plan")
+        throw bad_input("{}: rank 0 has another plan; start all ranks with one", flags.plan);
+      throw bad_input("{}: rank 0 has another value; start all ranks with the same flags", key);
+    }
+  });
+}
+
 std::string trace_of_all(const RankContext& context, const Trainer& trainer) {
   const int rank = context.comm.rank();
   const std::string name =
@@ -359,6 +400,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
     if (!flags.weights.empty()) check_weights(plan.model, flags.weights);
   });
+  check_same_on_all(flags, context, plan);
   // Must follow the checks, because trainers of several ranks exchange messages.
   agree(context.comm, [&] {
     TrainerOptions options;

@@ -110,6 +110,26 @@ TEST_CASE("mpirun: a mistake is said once") {
   CHECK(wrong_size.err.find(text) == wrong_size.err.rfind(text));
 }
 
+TEST_CASE("mpirun: ranks with other plans or flags do not begin") {
+  const TemporaryFolder folder;
+  const std::string plan = pipeline_plan(folder);
+  const TemporaryFolder elsewhere;
+  const std::string other = make_ranks_plan(
+      elsewhere, 4,
+      {"--pipeline", "2", "--ulysses", "2", "--micro-batches", "4", "--schedule", "gpipe"});
+  const auto started_with = [&](const std::vector<std::string>& others) {
+    std::vector<std::string> second = {":", "-n", "2", LONGSPAN_BINARY, "run"};
+    second.insert(second.end(), others.begin(), others.end());
+    return Command(joined({"run", plan, "--steps", "2"}, second), 0, mpirun(2)).wait();
+  };
+  const Result steps = started_with({plan, "--steps", "3"});
+  CHECK(steps.status == 2);
+  CHECK_THAT(steps.err, Contains("rank 2: --steps: rank 0 has another value"));
+  const Result plans = started_with({other, "--steps", "2"});
+  CHECK(plans.status == 2);
+  CHECK_THAT(plans.err, Contains("rank 2") && Contains("rank 0 has another plan"));
+}
+
 TEST_CASE("a rank that is killed or stopped ends the job, and the last checkpoint is intact") {
   const int signal = GENERATE(SIGKILL, SIGSTOP);
   const auto plan_in = GENERATE(ulysses_plan, pipeline_plan);
