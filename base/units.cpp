@@ -70,7 +70,7 @@ size_t first_of_exponent(std::string_view text, size_t end) {
 // keeps its last digit.
 template <size_t N>
 int64_t parse_quantity(std::string_view text, std::string_view what,
-                       const std::array<Unit, N>& units, std::string_view expected) {
+                       const std::array<Unit, N>& units, std::string_view expected, bool rounds) {
   const auto refuse = [&](std::string_view why) {
     return bad_input("{}: expected {}, got \"{}\"{}", what, expected, shown(text), why);
   };
@@ -116,7 +116,7 @@ int64_t parse_quantity(std::string_view text, std::string_view what,
     if (!is_same_unit(unit.suffix, suffix)) continue;
     // fraction < 10^6 and factor <= 2^40, so the product stays below 2^60.
     const int64_t part = fraction * unit.factor;
-    if (part % scale != 0 && unit.factor <= kMebi) throw refuse(" (not a whole number)");
+    if (part % scale != 0 && !(rounds && unit.factor > 1)) throw refuse(" (not a whole number)");
     int64_t result = 0;
     if (__builtin_mul_overflow(whole, unit.factor, &result) ||
         __builtin_add_overflow(result, part / scale, &result)) {
@@ -142,11 +142,11 @@ std::string figures(double value, int digits) {
 }  // namespace
 
 int64_t parse_tokens(std::string_view text, std::string_view what) {
-  return parse_quantity(text, what, kTokenUnits, kTokensExpected);
+  return parse_quantity(text, what, kTokenUnits, kTokensExpected, false);
 }
 
 int64_t parse_bytes(std::string_view text, std::string_view what) {
-  return parse_quantity(text, what, kByteUnits, kBytesExpected);
+  return parse_quantity(text, what, kByteUnits, kBytesExpected, true);
 }
 
 std::string counted(int64_t count, std::string_view one, std::string_view several) {

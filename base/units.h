@@ -18,8 +18,7 @@ namespace longspan {
 int64_t parse_tokens(std::string_view text, std::string_view what);
 
 /// Bytes from "123", "4KiB", "64MiB", "80G", "1.5TiB", "80GB", "24e9". Throws bad_input naming
-/// `what`, also for zero. A fraction of a byte is refused in units up to MiB and rounded down in
-/// larger ones.
+/// `what`, also for zero and for "1.5B". In larger units a fraction of a byte is rounded down.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
 std::string grouped(int64_t count);  ///< "8,030,261,248"

@@ -81,17 +81,32 @@ std::string text_of(const Change& change, Tier tier) {
                      name_of(tier), format_bytes(change.bytes[static_cast<size_t>(tier)]));
 }
 
+namespace {
+
+// The bytes as text, rounded up, so that a machine with what the text says has enough.
+std::string at_least(int64_t bytes) {
+  constexpr int64_t kMostRead = int64_t{1} << 49;
+  std::string text = format_bytes(bytes);
+  for (int64_t more = bytes; bytes < kMostRead && parse_bytes(text, "a capacity") < bytes;) {
+    more += more / 1024 + 1;
+    text = format_bytes(more);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {
   std::string text;
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (bytes[tier] <= limits[tier]) continue;
-    const std::string needed = format_bytes(bytes[tier]), present = format_bytes(limits[tier]);
+    const std::string needed = at_least(bytes[tier]), present = format_bytes(limits[tier]);
     const std::string_view name = name_of(static_cast<Tier>(tier));
     if (!text.empty()) text += " and ";
     if (limits[tier] == 0) {
       text += fmt::format("{} of {} memory", needed, name);
     } else if (needed == present) {  // equal after rounding
-      text += fmt::format("{} more of {} memory than {}", format_bytes(bytes[tier] - limits[tier]),
+      text += fmt::format("{} more of {} memory than {}", at_least(bytes[tier] - limits[tier]),
                           name, present);
     } else {
       text += fmt::format("{} of {} memory instead of {}", needed, name, present);

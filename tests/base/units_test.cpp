@@ -51,6 +51,7 @@ TEST_CASE("bytes know GiB from GB") {
   CHECK(parse_bytes("80GB", "memory") == 80000000000);
   CHECK(parse_bytes("1.5TiB", "memory") == 1649267441664);
   CHECK(parse_bytes("0.1GiB", "memory") == 107374182);  // 107374182.4
+  CHECK(parse_bytes("3.04MiB", "memory") == 3187671);   // 3187671.04
   CHECK(parse_bytes("80G", "memory") == 85899345920);
   CHECK(parse_bytes("80gb", "memory") == 80000000000);
   CHECK(parse_bytes("80 GiB", "memory") == 85899345920);
@@ -58,7 +59,7 @@ TEST_CASE("bytes know GiB from GB") {
 }
 
 TEST_CASE("what is not a size is refused") {
-  const char* text = GENERATE("", "GiB", "80X", "80gbit", "-1GiB", "0", "0GiB", "1.5B", "0.3KiB",
+  const char* text = GENERATE("", "GiB", "80X", "80gbit", "-1GiB", "0", "0GiB", "1.5B", "0.0001KiB",
                               "8388608TiB", "9223372036854775808", "80  GiB", "1e30");
   INFO(text);
   CHECK_THROWS_WITH(parse_bytes(text, "--host-memory"),
