@@ -34,7 +34,8 @@ Error indivisible(const std::string& model, double share, const Lengths& all) {
   return bad_input(
       "{}: layers on {} of the tokens need multiples of {} tokens wherever tokens are divided, and "
       "a rank has {} of a chunk; use other chunk_tokens, or a rounder share",
-      model, share, tokens_of_pattern(share), all.own_chunk());
+      model, share, tokens_of_pattern(share),
+      tokens_of_share(share, all.own_chunk()) < 0 ? all.own_chunk() : all.own_run());
 }
 
 int add_kind(Program& p, const ModelSpec& alike, double share) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/program/layer_kinds.h"
 
 namespace longspan {
 
@@ -40,6 +41,7 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
     space.parallel.pipeline = 1;
   }
   space.most_tokens = most_positions(model, options);
+  space.of_shares = tokens_of_shares(model);
   return space;
 }
 

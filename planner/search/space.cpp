@@ -357,7 +357,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     if (c.sequence % dealt != 0 || shape.chunk_tokens % dealt != 0) return std::nullopt;
     s.chunk_tokens = shape.chunk_tokens;
   } else {
-    c.sequence = padded(sequence, unit);
+    c.sequence = padded(sequence, unit * options.of_shares);
     if (c.sequence == 0) return std::nullopt;
     s.chunk_tokens = c.sequence / (shape.chunks * rings * p.pipeline.slices);
     const int64_t parts = shape.chunks * p.pipeline.slices;
