@@ -281,7 +281,9 @@ const ScheduleFamily& schedule_family(std::string_view name) {
   }
   std::vector<std::string> names;
   for (const ScheduleFamily& family : kFamilies) names.emplace_back(family.name);
-  throw bad_input("unknown schedule \"{}\"{}", name, nearest_hint(std::string(name), names));
+  const std::string hint = nearest_hint(std::string(name), names);
+  throw bad_input("unknown schedule \"{}\"{}", name,
+                  hint.empty() ? "; `longspan schedule list` shows all" : hint);
 }
 
 bool takes_virtual_stages(const ScheduleFamily& family, int64_t count) {

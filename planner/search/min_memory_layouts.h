@@ -10,7 +10,7 @@ namespace longspan {
 
 /// Groups pipeline layouts that differ only in their schedule. Layouts with other virtual stages,
 /// and slices of equal work and of equal length, are groups of their own, as their chunks differ.
-/// Of each group it returns at most four, those with the fewest microbatches in flight: one that
+/// It returns at most four of each group, those with the fewest microbatches in flight: one that
 /// splits the backward, and one that does not and may recompute; and of both one that copies to the
 /// host and one that does not. Ties go to a layout with vocabulary parallelism. Layouts without a
 /// pipeline are all returned. Layouts whose schedule does not support their stages, slices and

@@ -22,17 +22,19 @@ Families plannable() {
   return all;
 }
 
-// The families that suit, as text: "1f1b, zb-h1". Most families suit if many do, and then they are
-// not named.
+// The families that suit, as text: "1f1b, zb-h1". Of many only the first are named.
 template <class Suits>
 std::string names_of(const Families& families, const Suits& suits) {
-  constexpr size_t kMost = 18;
+  constexpr size_t kMost = 8;
   std::vector<std::string_view> names;
   for (const ScheduleFamily* family : families) {
     if (suits(*family)) names.push_back(family->name);
   }
-  if (names.size() > kMost) return fmt::format("{} others of `schedule list`", names.size());
-  return names.empty() ? "no schedule" : fmt::format("{}", fmt::join(names, ", "));
+  if (names.empty()) return "no schedule";
+  const size_t others = names.size() > kMost ? names.size() - kMost / 2 : 0;
+  names.resize(names.size() - others);
+  const std::string text = fmt::format("{}", fmt::join(names, ", "));
+  return others == 0 ? text : fmt::format("{} and {} others of `schedule list`", text, others);
 }
 
 std::string virtual_stages_text(const ScheduleFamily& family) {
@@ -98,6 +100,27 @@ Reason of_schedules(const ParallelChoice& choice) {
                          choice.in_flight ? fmt::format("--in-flight {}", *choice.in_flight)
                                           : fmt::format("--slices {}", choice.slices.value_or(1)),
                          v);
+    }
+  }
+  return std::nullopt;
+}
+
+// The reason why a sequence is not cut into slices that pass all layers of one stage.
+Reason of_one_stage(const PipelineQuestion& q) {
+  const ParallelChoice& choice = q.choice;
+  if (choice.slices.value_or(1) == 1) return std::nullopt;
+  if (choice.pipeline.value_or(q.hw.devices() == 1 ? 1 : 2) > 1) return std::nullopt;
+  if (!q.model.uniform()) {
+    return fmt::format(
+        "slices without a pipeline need layers that are alike, and those of {} differ",
+        q.model.name);
+  }
+  for (const auto& [flag, degree] :
+       {std::pair("--tensor", choice.tensor), {"--ring", choice.ring}}) {
+    if (degree.value_or(1) > 1) {
+      return fmt::format(
+          "slices without a pipeline are planned with ulysses and data ranks; got {} {}", flag,
+          *degree);
     }
   }
   return std::nullopt;
@@ -223,6 +246,7 @@ Reason of_numbers(const PipelineQuestion& q, const ScheduleFamily& family) {
 std::optional<std::string> pipeline_refusal(const PipelineQuestion& q,
                                             const ScheduleFamily* named) {
   const ParallelChoice& choice = q.choice;
+  if (Reason reason = of_one_stage(q)) return reason;
   if (q.hw.devices() < 2) return std::nullopt;
   if (named == nullptr && choice.schedule) named = &schedule_family(*choice.schedule);
   if (Reason reason = named ? of_schedule(choice, *named) : of_schedules(choice)) return reason;

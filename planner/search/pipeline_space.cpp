@@ -153,7 +153,7 @@ Error none_cuts(const PipelineQuestion& q) {
   const ParallelChoice& choice = q.choice;
   const std::string tokens =
       q.sequence > 0 ? counted(q.sequence, "token", "tokens") : std::string("sequences");
-  if (!choice.admits_flat()) {
+  if (!choice.admits_flat() || choice.pipeline) {
     if (const std::optional<std::string> reason = pipeline_refusal(q)) {
       return bad_input("pipeline: {}", *reason);
     }

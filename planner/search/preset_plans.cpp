@@ -44,8 +44,10 @@ int64_t boundary(int64_t low, int64_t high, const Fits& fits) {
 PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const HardwareProfile& hw,
                          const std::string& preset, const SpaceOptions& options)
     : evaluator_(evaluator), model_(model), preset_(preset), options_(options) {
-  if (options.parallel.pipeline.value_or(1) > 1 || options.parallel.fixes_pipeline()) {
-    throw bad_input("--pipeline: pipelines are planned by strategy auto; {} has none", preset);
+  const bool stages = options.parallel.pipeline.value_or(1) > 1;
+  if (stages || options.parallel.fixes_pipeline()) {
+    throw bad_input("{}: pipelines are planned by strategy auto; {} has none",
+                    stages ? "--pipeline" : "--schedule, --virtual and --in-flight", preset);
   }
   if (!options.parallel.admits_whole_sequences()) {
     throw bad_input("--slices: slices of sequences are planned by strategy auto; {} has none",

@@ -182,7 +182,7 @@ TEST_CASE("flags that a pipeline schedule does not take are refused, with those 
     const auto of = [&](const char* flag, const char* value) {
       return plan({"--schedule", schedule, flag, value});
     };
-    check_refused(of("--virtual", "3"), 2, {schedule, "--virtual 3", "bfs", "chronos-recomp"});
+    check_refused(of("--virtual", "3"), 2, {schedule, "--virtual 3", "bfs", "others of"});
     check_refused(of("--slices", "4"), 2,
                   {schedule, "whole sequences", "terapipe", "chunkflow", "sppo", "slimpipe"});
     check_refused(of("--in-flight", "2"), 2, {schedule, "zb-auto, zb-v, v-adaptive"});
@@ -192,11 +192,19 @@ TEST_CASE("flags that a pipeline schedule does not take are refused, with those 
   }
   check_refused(plan({"--schedule", "lists"}), 2, {"lists", "plan file", "optpipe"});
   check_refused(plan({"--schedule", "stp"}), 2, {"stp", "schedule list", "not in plans"});
+  check_refused(plan({"--schedule", "none"}), 2, {"unknown schedule \"none\"", "schedule list"});
   check_refused(plan({"--schedule", "seq1f1b", "--slices", "64"}), 2,
                 {"1,024 tokens", "64 slices", "64 tokens or more"});
   check_refused(longspan({"plan", "--model", "gpt-125m", "--hw", "4xh100-80g", "--seq", "64",
                           "--pipeline", "4", "--schedule", "seq1f1b"}),
                 2, {"seq1f1b passes slices", "64 tokens or more", "longer sequence"});
+  const auto slices_of_one_stage = [](const std::vector<std::string>& more) {
+    return longspan(joined({"plan", "--model", "llama-3.1-8b", "--hw", "8xh100-80g", "--seq",
+                            "128K", "--pipeline", "1", "--slices", "4"},
+                           more));
+  };
+  check_refused(slices_of_one_stage({"--tensor", "8"}), 2, {"without a pipeline", "--tensor 8"});
+  check_refused(slices_of_one_stage({"--ring", "8"}), 2, {"without a pipeline", "--ring 8"});
 }
 
 TEST_CASE("one microbatch in flight is planned, also where stages differ") {

@@ -321,13 +321,13 @@ TEST_CASE("what rules every pipeline out is named") {
     return choice;
   };
   using Choice = ParallelChoice;
+  const Choice of_one = with({}, &Choice::pipeline, 1);
   const std::vector<Asked> all = {
       {with(of_four("1f1b"), &Choice::virtual_stages, 2), 0, 0, "one virtual stage on a rank"},
       {with(of_four("v-half"), &Choice::virtual_stages, 4), 0, 0, "2 virtual stages on a rank"},
       {with(of_four("zb-h1"), &Choice::slices, 4), 0, 0,
        "--slices 4 is for terapipe, seq1f1b, seq1f1b-i, chunkflow, sppo, slimpipe"},
-      {with(of_four("seq1f1b"), &Choice::slices, 1), 0, 0,
-       "--slices 1 is for 25 others of `schedule list`"},
+      {with(of_four("seq1f1b"), &Choice::slices, 1), 0, 0, " and 21 others of `schedule list`"},
       {with(of_four("1f1b"), &Choice::in_flight, 3), 0, 0, "--in-flight 3 is for zb-auto"},
       {with(of_four("slimpipe"), &Choice::slices, 6), 0, 0, "a multiple of the ranks"},
       {with(of_four("1f1b"), &Choice::pipeline, 3), 0, 0, "8 devices do not divide into 3"},
@@ -342,8 +342,10 @@ TEST_CASE("what rules every pipeline out is named") {
        "with ZeRO 0 to 2; got --schedule slimpipe and --zero 3"},
       {with(of_four("seq1f1b"), &Choice::slices, 64), 16, 32768, "1024 times in a step"},
       {with(of_four("1f1b"), &Choice::virtual_stages, 4), 0, 0,
-       "--virtual 4, which interleaved-1f1b, bfs, interleaved-zb, gis, gis-h, po-h, po-f, chronos, "
-       "chronos-recomp take"},
+       "--virtual 4, which interleaved-1f1b, bfs, interleaved-zb, gis and 5 others of `schedule "
+       "list` take"},
+      {with(with(of_one, &Choice::slices, 4), &Choice::tensor, 8), 0, 32768,
+       "without a pipeline are planned with ulysses and data ranks; got --tensor 8"},
       {of_four("dualpipe-v"), 3, 32768, "takes 8 microbatches or more; got 3"},
       {of_four("interleaved-zb"), 9, 32768, "9 microbatches"},
   };
