@@ -101,11 +101,12 @@ std::string capacity_for(const TierBytes& bytes, const TierBytes& limits) {
   for (int tier = 0; tier < kTierCount; ++tier) {
     if (bytes[tier] <= limits[tier]) continue;
     const std::string needed = at_least(bytes[tier]), present = format_bytes(limits[tier]);
+    const bool looks_equal = format_bytes(bytes[tier]) == present;
     const std::string_view name = name_of(static_cast<Tier>(tier));
     if (!text.empty()) text += " and ";
     if (limits[tier] == 0) {
       text += fmt::format("{} of {} memory", needed, name);
-    } else if (needed == present) {  // equal after rounding
+    } else if (looks_equal) {
       text += fmt::format("{} more of {} memory than {}", at_least(bytes[tier] - limits[tier]),
                           name, present);
     } else {
