@@ -56,6 +56,7 @@ constexpr Effort kLastEffort = {.evaluations = 200, .refinements = 0, .exact = 4
 // this part of the answer.
 constexpr double kNearBound = 0.8;
 constexpr int kSqueezes = 5;
+constexpr double kNearMiss = 0.1;  // of a limit, up to which that search is asked last
 constexpr int kPushes = 8;
 constexpr double kPush = 0.95;
 constexpr Effort kSqueezeEffort = {.evaluations = 60,
@@ -245,6 +246,7 @@ class Search {
     // If a plan fits without limits on time, memory is not what is short.
     Found last = any_time_.best ? Found{} : roomiest();
     if (!last.best) reach(last);
+    if (!last.best && !any_time_.best) shrink(last.nearest ? last.nearest : found.nearest, last);
     if (!last.best && options_.time.any()) refuse_for_time();
     if (!last.best) {
       refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
@@ -416,6 +418,26 @@ class Search {
               : at_length(longest, shape_of(longest, space_), length, model_, space_);
       if (!c || c->sequence > sequence_ + sequence_ / 16 || !evaluator_.fits(*c)) continue;
       found.best = Scored{*c, evaluator_.exact(*c), true};
+      return;
+    }
+  }
+
+  // A plan that is short of memory by little: the question for the least of that memory looks
+  // further.
+  void shrink(const std::optional<Scored>& nearest, Found& found) {
+    if (!nearest || nearest->score.overflow > kNearMiss) return;
+    const TierBytes limits = evaluator_.limits();
+    for (const auto& [goal, tier] :
+         {std::pair(Goal::least_device, Tier::device), std::pair(Goal::least_host, Tier::host)}) {
+      const int short_of = static_cast<int>(tier);
+      if (nearest->score.bytes[short_of] <= limits[short_of]) continue;
+      Search anew(model_, hw_, asked_, options_, progress_);
+      TierBytes more = limits;
+      more[short_of] *= 2;
+      anew.evaluator_.set_limits(more);
+      const Found least = anew.least(goal);
+      if (!least.best || !evaluator_.fits(least.best->candidate)) return;
+      found.best = Scored{least.best->candidate, evaluator_.exact(least.best->candidate), true};
       return;
     }
   }
