@@ -87,7 +87,6 @@ class Longest {
         wanted_(wanted) {
     wanted_.most = std::min(wanted_.most, options_.most_tokens);
     least_ = std::min(kLeast, wanted_.most);
-    of_shares_ = tokens_of_shares(model);
   }
 
   LongestFound run(const Progress& progress) {
@@ -153,8 +152,8 @@ class Longest {
 
   const Candidate& best() const { return found_.fits.candidate; }
 
-  // A length of which every rank has whole shares (tokens_of_shares()), and its multiples too.
-  int64_t whole_of(const FrameShape& shape) const { return unit_of(shape) * of_shares_; }
+  // A length of which every rank has whole shares (SpaceOptions::of_shares), and its multiples too.
+  int64_t whole_of(const FrameShape& shape) const { return unit_of(shape) * options_.of_shares; }
   int64_t step_of(const FrameShape& shape) const {
     return round_up(wanted_.granularity, whole_of(shape));
   }
@@ -662,8 +661,7 @@ class Longest {
   const HardwareProfile& hw_;
   const SpaceOptions& options_;
   LongestWanted wanted_;
-  int64_t least_;      // kLeast, or the model's limit if less
-  int64_t of_shares_;  // tokens_of_shares()
+  int64_t least_;  // kLeast, or the model's limit if less
   std::vector<Bounded> bounds_;
   LongestFound found_;
   TimeLimits time_;  // the limits that apply now
