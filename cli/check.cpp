@@ -54,9 +54,12 @@ ConfigReading read_files(const CheckFlags& flags) {
 
 // The model that the user gives besides the config; nothing if there is none.
 std::optional<ModelSpec> given_model(const CheckFlags& flags, const ConfigReading& reading) {
-  if (!flags.model.empty()) return load_model(flags.model);
-  if (reading.model_config.empty()) return std::nullopt;
-  return read_hf_config(reading.model_config, reading.model_config_name);
+  if (flags.model.empty() && reading.model_config.empty()) return std::nullopt;
+  const ModelSpec model = flags.model.empty()
+                              ? read_hf_config(reading.model_config, reading.model_config_name)
+                              : load_model(flags.model);
+  refuse_unplanned(model);
+  return model;
 }
 
 // The model of the run. It may add a note to the reading.

@@ -189,6 +189,7 @@ int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
+  refuse_unplanned(model);
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     if (!flags.output.empty() || flags.strategy != "all") {

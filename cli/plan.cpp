@@ -337,6 +337,7 @@ int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
+  refuse_unplanned(model);
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :

@@ -3,120 +3,92 @@
 // plan (ModelSpec::only_planned); others that cannot be trained are refused by name.
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
+#include <cmath>
 
 #include "models/catalog.h"
+#include "models/hf_fields.h"
+#include "models/hf_layers.h"
 #include "models/model_kind.h"
 
 namespace longspan {
 namespace {
 
-using Json = nlohmann::json;
+using hf::Fields, hf::Json, hf::shown;
 
-std::string shown(const Json& value) {
-  // Nested values are not printed: a hostile file can nest them deeper than the stack.
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return value.empty() ? "an empty list" : "a list";
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
-}
+// The form of a config: which fields it has besides those of Llama.
+enum class Form { llama, gpt2, gemma3 };
 
-// Typed access to one JSON object. A null counts as absent, as in Transformers.
-class Fields {
- public:
-  Fields(const Json& json, std::string origin, std::string path = "")
-      : json_(json), origin_(std::move(origin)), path_(std::move(path)) {}
-
-  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
-  bool has_key(const char* key) const { return json_.contains(key); }
-  const Json& at(const char* key) const {
-    if (!has(key)) throw bad_input("{}: {}{}: missing", origin_, path_, key);
-    return json_[key];
-  }
-  Error error(const char* key, const std::string& what) const {
-    return bad_input("{}: {}{}: {}", origin_, path_, key, what);
-  }
-  int64_t whole(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{INT64_MAX} ||
-        value.get<uint64_t>() == 0) {
-      throw error(key, "expected a whole number > 0, got " + shown(value));
-    }
-    return value.get<int64_t>();
-  }
-  int64_t whole(const char* key, int64_t otherwise) const {
-    return has(key) ? whole(key) : otherwise;
-  }
-  double real(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_number() || !(value.get<double>() > 0)) {
-      throw error(key, "expected a number > 0, got " + shown(value));
-    }
-    return value.get<double>();
-  }
-  double real(const char* key, double otherwise) const { return has(key) ? real(key) : otherwise; }
-  bool flag(const char* key, bool otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!json_[key].is_boolean()) {
-      throw error(key, "expected true or false, got " + shown(json_[key]));
-    }
-    return json_[key].get<bool>();
-  }
-  std::string text(const char* key, const std::string& otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!json_[key].is_string()) throw error(key, "expected text, got " + shown(json_[key]));
-    return json_[key].get<std::string>();
-  }
-  /// The fields of an object; none if it is absent.
-  Fields object(const char* key) const {
-    static const Json kNone = Json::object();
-    const Json& value = has(key) ? json_[key] : kNone;
-    if (!value.is_object()) throw error(key, "expected an object, got " + shown(value));
-    return {value, origin_, path_ + key + "."};
-  }
-  bool empty() const { return json_.empty(); }
-
-  /// Whether a setting of two spellings has the first, here, or the second, in `other`. Throws if
-  /// it has both and they differ: versions of Transformers do not agree on which counts.
-  bool is_first(const char* key, const Fields& other, const char* other_key) const {
-    if (!has(key) || !other.has(other_key)) return !other.has(other_key);
-    if (at(key) == other.at(other_key)) return true;
-    throw error(key,
-                fmt::format("{} contradicts {}{}: {}; expected one of them, or the same in both",
-                            shown(at(key)), other.path_, other_key, shown(other.at(other_key))));
-  }
-
- private:
-  const Json& json_;
-  std::string origin_;
-  std::string path_;
-};
-
-// The defaults of a Llama-like architecture for absent fields.
+// The defaults of an architecture for absent fields.
 struct Family {
   const char* architecture;
   const char* model_type;
-  int64_t kv_heads;  // 0: as many as heads
-  int64_t head_dim;  // 0: hidden / heads
-  bool attention_bias_field;
-  bool qkv_bias;
-  bool qk_norm;
-  bool gpt2 = false;
-  const char* differs = "";  // difference from the planned model; empty: the engine trains it
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden / heads
+  bool attention_bias_field = false;
+  bool out_bias = true;  // attention_bias is also that of the output
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  Form form = Form::llama;
+  double rope_theta = 10000;
+  const char* activation_key = "hidden_act";
+  double rotary_share = 1;
 };
 
-constexpr std::array<Family, 8> kFamilies{{
-    {"LlamaForCausalLM", "llama", 0, 0, true, false, false},
-    {"MistralForCausalLM", "mistral", 8, 0, false, false, false},
-    {"Qwen2ForCausalLM", "qwen2", 32, 0, false, true, false},
-    {"Qwen3ForCausalLM", "qwen3", 32, 128, true, false, true},
-    {"GPT2LMHeadModel", "gpt2", 0, 0, false, true, false, true},
-    {"Phi3ForCausalLM", "phi3", 0, 0, false, false, false, false,
-     "Phi-3 stores q, k and v, and gate and up, as one matrix each"},
-    {"Olmo2ForCausalLM", "olmo2", 0, 0, true, false, true, false,
-     "OLMo-2 normalises the outputs of attention and MLP, and q and k over all heads at once"},
-    {"SmolLM3ForCausalLM", "smollm3", 4, 0, true, false, false, false,
-     "SmolLM3 does not rotate q and k in every fourth layer"},
+constexpr std::array<Family, 14> kFamilies{{
+    {.architecture = "LlamaForCausalLM", .model_type = "llama", .attention_bias_field = true},
+    {.architecture = "MistralForCausalLM", .model_type = "mistral", .kv_heads = 8},
+    {.architecture = "Qwen2ForCausalLM", .model_type = "qwen2", .kv_heads = 32, .qkv_bias = true},
+    {.architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .kv_heads = 32,
+     .head_dim = 128,
+     .attention_bias_field = true,
+     .qk_norm = true},
+    {.architecture = "GPT2LMHeadModel", .model_type = "gpt2", .qkv_bias = true, .form = Form::gpt2},
+    {.architecture = "Phi3ForCausalLM", .model_type = "phi3"},
+    {.architecture = "Olmo2ForCausalLM",
+     .model_type = "olmo2",
+     .attention_bias_field = true,
+     .qk_norm = true},
+    {.architecture = "SmolLM3ForCausalLM",
+     .model_type = "smollm3",
+     .kv_heads = 4,
+     .attention_bias_field = true,
+     .rope_theta = 2e6},
+    {.architecture = "Gemma3ForCausalLM",
+     .model_type = "gemma3_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias_field = true,
+     .qk_norm = true,
+     .form = Form::gemma3,
+     .rope_theta = 1e6,
+     .activation_key = "hidden_activation"},
+    {.architecture = "MixtralForCausalLM",
+     .model_type = "mixtral",
+     .kv_heads = 8,
+     .rope_theta = 1e6},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .kv_heads = 4,
+     .attention_bias_field = true,
+     .qk_norm = true},
+    {.architecture = "OlmoeForCausalLM",
+     .model_type = "olmoe",
+     .attention_bias_field = true,
+     .qk_norm = true},
+    {.architecture = "GptOssForCausalLM",
+     .model_type = "gpt_oss",
+     .kv_heads = 8,
+     .head_dim = 64,
+     .attention_bias_field = true,
+     .rope_theta = 150000},
+    {.architecture = "Glm4MoeForCausalLM",
+     .model_type = "glm4_moe",
+     .kv_heads = 8,
+     .attention_bias_field = true,
+     .out_bias = false,
+     .rotary_share = 0.5},
 }};
 
 // Records a difference of the real model that a plan does not consider.
@@ -165,13 +137,8 @@ const Family& family_of(const Fields& config) {
 }
 
 // Features that change the arithmetic of any family and that no field of ModelSpec describes.
-void refuse_foreign_features(const Fields& config) {
-  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.has(key)) {
-      throw config.error(key,
-                         "a mixture of experts (MoE) is not supported; expected a dense model");
-    }
-  }
+void refuse_foreign_features(const Fields& config, const Family& family) {
+  hf::refuse_foreign_experts(config, family.model_type);
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"}) {
     if (config.flag(key, false)) {
       throw config.error(key, "an encoder-decoder is not supported; expected a decoder-only model");
@@ -190,40 +157,6 @@ void refuse_foreign_features(const Fields& config) {
   }
 }
 
-// A window at least as long as any sequence of the model changes nothing.
-bool is_whole_window(const Fields& config) {
-  return config.has("sliding_window") &&
-         config.whole("sliding_window") >= config.whole("max_position_embeddings");
-}
-
-void refuse_sliding_window(const Fields& config, const Family& family) {
-  const std::string type = family.model_type;
-  if (type == "mistral" && !config.has_key("sliding_window")) {
-    throw config.error("sliding_window",
-                       "missing, which means a window of 4096 for MistralForCausalLM; sliding "
-                       "window attention is not supported, set it to null for full attention");
-  }
-  const bool used = type == "mistral" || type == "phi3" ? config.has("sliding_window")
-                                                        : config.flag("use_sliding_window", false);
-  const bool whole = is_whole_window(config);
-  if (used && !whole) {
-    const char* key = type == "mistral" || type == "phi3" ? "sliding_window" : "use_sliding_window";
-    throw config.error(key,
-                       "sliding window attention is not supported; expected full attention, "
-                       "got " +
-                           shown(config.at(key)));
-  }
-  if (!config.has("layer_types")) return;
-  const Json& types = config.at("layer_types");
-  if (!types.is_array()) throw config.error("layer_types", "expected a list, got " + shown(types));
-  for (const Json& layer : types) {
-    if (layer != "full_attention" && !(whole && layer == "sliding_attention")) {
-      throw config.error("layer_types",
-                         "expected \"full_attention\" in every layer, got " + shown(layer));
-    }
-  }
-}
-
 // The positions that the model was trained with before its RoPE was scaled.
 int64_t original_positions(const Fields& config, const Fields& scaling) {
   const char* key = "original_max_position_embeddings";
@@ -232,13 +165,14 @@ int64_t original_positions(const Fields& config, const Fields& scaling) {
 }
 
 void read_yarn(const Fields& config, const Fields& scaling, ModelSpec& model) {
-  if (scaling.has("mscale") || scaling.has("mscale_all_dim") || !scaling.flag("truncate", true)) {
-    return differs(model, "its RoPE angles are scaled by yarn in DeepSeek's or gpt-oss's form");
+  if (scaling.has("mscale") || scaling.has("mscale_all_dim")) {
+    return differs(model, "its RoPE angles are scaled by yarn in DeepSeek's form");
   }
   RopeScaling yarn{RopeType::yarn, scaling.real("factor")};
   yarn.original_max_positions = original_positions(config, scaling);
   yarn.beta_slow = scaling.real("beta_slow", yarn.beta_slow);
   yarn.beta_fast = scaling.real("beta_fast", yarn.beta_fast);
+  yarn.truncates = scaling.flag("truncate", true);
   yarn.attention_factor = scaling.real("attention_factor", yarn_attention_factor(yarn.factor));
   model.rope_scaling = yarn;
 }
@@ -267,29 +201,50 @@ void read_rope_scaling(const Fields& config, const Fields& scaling, ModelSpec& m
 }
 
 // RoPE by one of the objects that describe it; the base and the rotated share may be next to it.
-void read_rope(const Fields& config, const Fields& rope, ModelSpec& model) {
-  for (const char* key : {"full_attention", "sliding_attention"}) {
-    if (rope.has(key)) throw rope.error(key, "RoPE that differs between layers is not supported");
-  }
+void read_rope(const Fields& config, const Fields& rope, const Family& family, ModelSpec& model) {
   const auto place = [&](const char* key) -> const Fields& {
     return rope.is_first(key, config, key) ? rope : config;
   };
-  model.rope_theta = place("rope_theta").real("rope_theta", 10000);
-  // Some models rotate a part of each head.
+  model.rope_theta = place("rope_theta").real("rope_theta", family.rope_theta);
   const char* share_key = "partial_rotary_factor";
-  if (const double share = place(share_key).real(share_key, 1); share != 1) {
-    differs(model, fmt::format("it rotates {:.0f} % of each head", 100 * share));
+  model.rotary_share = place(share_key).real(share_key, family.rotary_share);
+  if (model.rotary_share != 1) {
+    differs(model, fmt::format("it rotates {:.0f} % of each head", 100 * model.rotary_share));
   }
   read_rope_scaling(config, rope, model);
 }
 
+// RoPE of layers with full attention in one object and of those with a window in another.
+void read_rope_of_layers(const Fields& config, const Fields& rope, const Family& family,
+                         ModelSpec& model) {
+  const Fields full = rope.object("full_attention"), local = rope.object("sliding_attention");
+  read_rope(config, full, family, model);
+  if (local.text("rope_type", "default") != "default") {
+    throw local.error("rope_type", "expected default: RoPE of layers with a window is not scaled");
+  }
+  const char* key = "rope_local_base_freq";
+  model.local_rope_theta = local.is_first("rope_theta", config, key)
+                               ? local.real("rope_theta", 10000)
+                               : config.real(key);
+}
+
 // rope_scaling of older files and rope_parameters of newer ones have the same fields.
-void read_rope(const Fields& config, ModelSpec& model) {
+void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
   const Fields older = config.object("rope_scaling"), newer = config.object("rope_parameters");
+  const bool of_layers = newer.has("full_attention") || newer.has("sliding_attention");
+  if (of_layers && family.form == Form::gemma3) {
+    return read_rope_of_layers(config, newer, family, model);
+  }
+  for (const char* key : {"full_attention", "sliding_attention"}) {
+    if (newer.has(key)) throw newer.error(key, "RoPE that differs between layers is not supported");
+  }
+  if (family.form == Form::gemma3) {
+    model.local_rope_theta = config.real("rope_local_base_freq", 10000);
+  }
   ModelSpec other = model;
-  read_rope(config, newer.empty() ? older : newer, model);
+  read_rope(config, newer.empty() ? older : newer, family, model);
   if (newer.empty() || older.empty()) return;
-  read_rope(config, older, other);
+  read_rope(config, older, family, other);
   if (other == model) return;
   throw config.error("rope_scaling",
                      "contradicts rope_parameters, which older versions of Transformers do not "
@@ -304,13 +259,40 @@ int64_t default_head_dim(const Fields& config, const char* hidden_key, const Mod
   return model.hidden / model.heads;
 }
 
+// The activation of a gated MLP.
+void read_activation(const Fields& config, const Family& family, ModelSpec& model) {
+  const char* key = family.activation_key;
+  const bool gemma = family.form == Form::gemma3;
+  const std::string activation = config.text(key, gemma ? "gelu_pytorch_tanh" : "silu");
+  if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
+    model.activation = Activation::geglu;
+  } else if (contains_any(activation, {"gelu", "relu"})) {
+    differs(model, fmt::format("its activation is {}, not silu", activation.substr(0, 60)));
+  } else if (activation != "silu" && activation != "swish") {
+    throw config.error(
+        key, "expected silu, gelu, relu or relu2, got \"" + activation.substr(0, 60) + "\"");
+  }
+}
+
+void read_gemma3(const Fields& config, ModelSpec& model) {
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    if (config.has(key)) throw config.error(key, "capped logits are not supported; expected null");
+  }
+  if (config.flag("use_bidirectional_attention", false)) {
+    throw config.error("use_bidirectional_attention", "not supported; expected false");
+  }
+  model.norm_placement = NormPlacement::both;
+  model.norm_offset = true;
+  model.embedding_scale = std::sqrt(static_cast<double>(model.hidden));
+  model.attention_scale = 1 / std::sqrt(config.real("query_pre_attn_scalar", 256));
+}
+
 void read_llama_like(const Fields& config, const Family& family, ModelSpec& model) {
-  if (*family.differs != '\0') differs(model, family.differs);
-  refuse_sliding_window(config, family);
   model.layers = config.whole("num_hidden_layers");
   model.hidden = config.whole("hidden_size");
   model.heads = config.whole("num_attention_heads");
   model.ffn = config.whole("intermediate_size");
+  model.norm_eps = config.real("rms_norm_eps", 1e-6);
   model.vocab = config.whole("vocab_size");
   model.max_positions = config.whole("max_position_embeddings");
   const bool missing = !config.has_key("num_key_value_heads") && family.kv_heads != 0;
@@ -321,23 +303,31 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
     model.head_dim = config.has("head_dim") ? config.whole("head_dim")
                                             : default_head_dim(config, "hidden_size", model);
   }
-  const std::string activation = config.text("hidden_act", "silu");
-  if (contains_any(activation, {"gelu", "relu"})) {
-    differs(model, fmt::format("its activation is {}, not silu", activation.substr(0, 60)));
-  } else if (activation != "silu" && activation != "swish") {
-    throw config.error("hidden_act", "expected silu, gelu, relu or relu2, got \"" +
-                                         activation.substr(0, 60) + "\"");
-  }
+  read_activation(config, family, model);
   if (config.flag("mlp_bias", false)) {
     throw config.error("mlp_bias", "biases in a SwiGLU MLP are not supported; expected false");
   }
-  model.norm_eps = config.real("rms_norm_eps", 1e-6);
-  const bool bias = family.attention_bias_field && config.flag("attention_bias", false);
+  const bool type_has_bias = std::string(family.model_type) == "gpt_oss";
+  const bool bias = family.attention_bias_field && config.flag("attention_bias", type_has_bias);
   model.qkv_bias = family.qkv_bias || bias;
-  model.attention_out_bias = bias;
-  model.qk_norm = family.qk_norm;
-  model.tied_embeddings = config.flag("tie_word_embeddings", false);
-  read_rope(config, model);
+  model.attention_out_bias = bias && family.out_bias;
+  model.qk_norm = family.qk_norm || config.flag("use_qk_norm", false);
+  const std::string type = family.model_type;
+  model.qk_norm_of_token = type == "olmo2" || type == "olmoe";
+  if (type == "olmo2") {
+    model.norm_placement = NormPlacement::output;
+    differs(
+        model,
+        "OLMo-2 normalises the outputs of attention and MLP, and q and k over all heads at once");
+  }
+  if (type == "smollm3") differs(model, "SmolLM3 does not rotate q and k in every fourth layer");
+  model.fused_projections = type == "phi3";
+  model.tied_embeddings =
+      config.flag("tie_word_embeddings", type == "smollm3" || type == "gemma3_text");
+  if (family.form == Form::gemma3) read_gemma3(config, model);
+  read_rope(config, family, model);
+  hf::read_experts(config, type, model);
+  hf::read_layers(config, type, model);
 }
 
 void read_gpt2(const Fields& config, ModelSpec& model) {
@@ -397,11 +387,11 @@ ModelSpec read_hf_config(const std::string& json_text, const std::string& origin
   }
   const Fields config(json, origin);
   const Family& family = family_of(config);
-  refuse_foreign_features(config);
+  refuse_foreign_features(config, family);
   ModelSpec model;
   model.name = config.text("_name_or_path", "");
   if (model.name.empty()) model.name = family.model_type;
-  if (family.gpt2) {
+  if (family.form == Form::gpt2) {
     read_gpt2(config, model);
   } else {
     read_llama_like(config, family, model);

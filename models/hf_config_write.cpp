@@ -1,6 +1,10 @@
 // ModelSpec -> Hugging Face config.json, in the family that computes exactly this model.
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "base/error.h"
 #include "models/catalog.h"
 
 namespace longspan {
@@ -34,21 +38,108 @@ OrderedJson gpt2_config(const ModelSpec& model) {
           {"tie_word_embeddings", model.tied_embeddings}};
 }
 
-// Qwen3 is Llama with q/k norms, Qwen2 is Llama with biases on q, k and v only. Mistral without a
-// sliding window is Llama, and is written as Llama.
-const char* llama_family(const ModelSpec& model) {
-  const bool all_or_none = model.qkv_bias == model.attention_out_bias;
-  if (model.qk_norm) return all_or_none ? "qwen3" : nullptr;
-  if (all_or_none) return "llama";
-  return model.qkv_bias ? "qwen2" : nullptr;
+// A family of configs with the fields of Llama.
+struct WrittenFamily {
+  const char* architecture;
+  const char* model_type;
+};
+
+// A model that several describe is written as the first.
+constexpr WrittenFamily kWrittenFamilies[] = {
+    {"LlamaForCausalLM", "llama"},        {"Qwen2ForCausalLM", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3"},        {"MistralForCausalLM", "mistral"},
+    {"Phi3ForCausalLM", "phi3"},          {"Olmo2ForCausalLM", "olmo2"},
+    {"Gemma3ForCausalLM", "gemma3_text"}, {"MixtralForCausalLM", "mixtral"},
+    {"Qwen3MoeForCausalLM", "qwen3_moe"}, {"OlmoeForCausalLM", "olmoe"},
+    {"GptOssForCausalLM", "gpt_oss"},     {"Glm4MoeForCausalLM", "glm4_moe"},
+};
+
+OrderedJson rope_scaling(const RopeScaling& scaling) {
+  OrderedJson written = {{"rope_type", name_of(scaling.type)}, {"factor", scaling.factor}};
+  if (scaling.type == RopeType::llama3) {
+    written["low_freq_factor"] = scaling.low_freq_factor;
+    written["high_freq_factor"] = scaling.high_freq_factor;
+  }
+  if (scaling.type == RopeType::yarn) {
+    written["beta_slow"] = scaling.beta_slow;
+    written["beta_fast"] = scaling.beta_fast;
+    written["attention_factor"] = scaling.attention_factor;
+    if (!scaling.truncates) written["truncate"] = false;
+  }
+  if (scaling.type != RopeType::linear) {
+    written["original_max_position_embeddings"] = scaling.original_max_positions;
+  }
+  return written;
 }
 
-OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
-  const char* architecture = family == "qwen3"   ? "Qwen3ForCausalLM"
-                             : family == "qwen2" ? "Qwen2ForCausalLM"
-                                                 : "LlamaForCausalLM";
-  OrderedJson config{{"architectures", {architecture}},
-                     {"model_type", family},
+// The window of the model's layers; 0 if none have one.
+int64_t window_of(const ModelSpec& model) {
+  int64_t window = 0;
+  for (const LayerRun& run : layer_runs(model)) window = std::max(window, run.window);
+  return window;
+}
+
+// The layers with a window, where a family lists them.
+void write_layers(OrderedJson& config, const ModelSpec& model) {
+  OrderedJson types = OrderedJson::array();
+  for (const LayerRun& run : layer_runs(model)) {
+    for (int64_t i = 0; i < run.layers; ++i) {
+      types.push_back(run.window > 0 ? "sliding_attention" : "full_attention");
+    }
+  }
+  config["layer_types"] = types;
+}
+
+void write_window(OrderedJson& config, const ModelSpec& model, const std::string& type) {
+  const int64_t window = window_of(model);
+  if (type == "mistral" || type == "phi3" || type == "mixtral") {
+    config["sliding_window"] = window > 0 ? OrderedJson(window) : OrderedJson(nullptr);
+    return;
+  }
+  const bool always = type == "gemma3_text" || type == "gpt_oss";
+  if (type == "qwen2" || type == "qwen3") config["use_sliding_window"] = window > 0;
+  if (window == 0 && !always) return;
+  if (window > 0) config["sliding_window"] = window;
+  write_layers(config, model);
+}
+
+void write_experts(OrderedJson& config, const ModelSpec& model, const std::string& type) {
+  const Experts& e = *model.experts;
+  config["num_experts_per_tok"] = e.active;
+  if (e.auxiliary_loss > 0) {
+    config["output_router_logits"] = true;
+    config["router_aux_loss_coef"] = e.auxiliary_loss;
+  }
+  const bool own_width = type == "qwen3_moe" || type == "glm4_moe";
+  config[own_width ? "moe_intermediate_size" : "intermediate_size"] = e.ffn;
+  config[type == "qwen3_moe" || type == "olmoe" ? "num_experts"
+         : type == "glm4_moe"                   ? "n_routed_experts"
+                                                : "num_local_experts"] = e.count;
+  if (type == "qwen3_moe" || type == "olmoe" || type == "glm4_moe") {
+    config["norm_topk_prob"] = e.normalised;
+  }
+  OrderedJson dense = OrderedJson::array();
+  int64_t layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    for (int64_t i = 0; i < run.layers; ++i, ++layer) {
+      if (!run.experts) dense.push_back(layer);
+    }
+  }
+  if (type == "qwen3_moe") config["mlp_only_layers"] = dense;
+  if (type != "glm4_moe") return;
+  config["first_k_dense_replace"] = dense.size();
+  config["n_shared_experts"] = e.shared_ffn / e.ffn;
+  config["routed_scaling_factor"] = e.scale;
+  config["n_group"] = e.groups;
+  config["topk_group"] = e.active_groups;
+  config["use_qk_norm"] = model.qk_norm;
+}
+
+OrderedJson llama_config(const ModelSpec& model, const WrittenFamily& family) {
+  const std::string type = family.model_type;
+  const bool gemma = type == "gemma3_text";
+  OrderedJson config{{"architectures", {family.architecture}},
+                     {"model_type", type},
                      {"_name_or_path", model.name},
                      {"num_hidden_layers", model.layers},
                      {"hidden_size", model.hidden},
@@ -58,33 +149,36 @@ OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
                      {"intermediate_size", model.ffn},
                      {"vocab_size", model.vocab},
                      {"max_position_embeddings", model.max_positions},
-                     {"hidden_act", "silu"},
+                     {gemma ? "hidden_activation" : "hidden_act",
+                      model.activation == Activation::geglu ? "gelu_pytorch_tanh" : "silu"},
                      {"rms_norm_eps", model.norm_eps},
                      {"rope_theta", model.rope_theta},
                      {"rope_scaling", nullptr},
                      {"attention_dropout", 0.0},
                      {"tie_word_embeddings", model.tied_embeddings}};
-  if (family != "qwen2") config["attention_bias"] = model.qkv_bias;
-  if (family == "llama") config["mlp_bias"] = false;
-  if (family != "llama") config["use_sliding_window"] = false;
-  if (model.rope_scaling) {
-    const RopeScaling& scaling = *model.rope_scaling;
-    OrderedJson written = {{"rope_type", name_of(scaling.type)}, {"factor", scaling.factor}};
-    if (scaling.type == RopeType::llama3) {
-      written["low_freq_factor"] = scaling.low_freq_factor;
-      written["high_freq_factor"] = scaling.high_freq_factor;
-    }
-    if (scaling.type == RopeType::yarn) {
-      written["beta_slow"] = scaling.beta_slow;
-      written["beta_fast"] = scaling.beta_fast;
-      written["attention_factor"] = scaling.attention_factor;
-    }
-    if (scaling.type != RopeType::linear) {
-      written["original_max_position_embeddings"] = scaling.original_max_positions;
-    }
-    config["rope_scaling"] = written;
+  if (type != "qwen2") config["attention_bias"] = model.qkv_bias;
+  if (type == "llama") config["mlp_bias"] = false;
+  if (model.rope_scaling) config["rope_scaling"] = rope_scaling(*model.rope_scaling);
+  if (model.rotary_share != 1) config["partial_rotary_factor"] = model.rotary_share;
+  if (gemma) {
+    config["rope_local_base_freq"] = model.local_rope_theta;
+    config["query_pre_attn_scalar"] = std::round(1 / (model.score_scale() * model.score_scale()));
   }
+  if (model.experts) write_experts(config, model, type);
+  write_window(config, model, type);
   return config;
+}
+
+// Whether a reader of this config gets the model.
+bool describes(const OrderedJson& config, const ModelSpec& model) {
+  try {
+    ModelSpec read = read_hf_config(config.dump(), "");
+    read.name = model.name;
+    read.only_planned = model.only_planned;
+    return read == model;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -92,16 +186,15 @@ OrderedJson llama_config(const ModelSpec& model, const std::string& family) {
 std::string write_hf_config(const ModelSpec& model) {
   validate(model, "model " + model.name);
   if (is_gpt2(model)) return gpt2_config(model).dump(2) + "\n";
-  const bool llama_like = model.positions == Positions::rope && model.norm == Norm::rmsnorm &&
-                          model.activation == Activation::swiglu;
-  const char* family = llama_like ? llama_family(model) : nullptr;
-  if (family == nullptr) {
-    throw bad_input(
-        "model {}: no Hugging Face architecture we write has this mix of features; expected those "
-        "of GPT-2 (learned positions, LayerNorm, GELU, all biases) or of Llama, Qwen2 or Qwen3",
-        model.name);
+  for (const WrittenFamily& family : kWrittenFamilies) {
+    const OrderedJson config = llama_config(model, family);
+    if (describes(config, model)) return config.dump(2) + "\n";
   }
-  return llama_config(model, family).dump(2) + "\n";
+  throw bad_input(
+      "model {}: no Hugging Face architecture we write has this mix of features; expected those "
+      "of GPT-2 (learned positions, LayerNorm, GELU, all biases), of Llama, Qwen2 or Qwen3, or of "
+      "a mixture of experts",
+      model.name);
 }
 
 }  // namespace longspan

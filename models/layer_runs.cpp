@@ -9,7 +9,7 @@ namespace longspan {
 
 std::vector<LayerRun> layer_runs(const ModelSpec& model) {
   if (!model.uniform()) return model.runs;
-  return {{model.layers, model.attention, model.ffn, 1}};
+  return {{model.layers, model.attention, model.ffn, 1, model.window, model.experts.has_value()}};
 }
 
 ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run) {
@@ -17,6 +17,14 @@ ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run) {
   alike.layers = run.layers;
   alike.attention = run.attention;
   alike.ffn = run.ffn;
+  alike.window = run.window;
+  if (!run.experts) alike.experts.reset();
+  if (run.positions == LayerPositions::local) {
+    alike.rope_theta = model.local_rope_theta;
+    alike.rope_scaling.reset();
+  } else if (run.positions == LayerPositions::none) {
+    alike.positions = Positions::none;
+  }
   alike.runs.clear();
   return alike;
 }

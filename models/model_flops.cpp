@@ -13,14 +13,18 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   const double attends = model.attention ? 1 : 0;
   const auto attention = static_cast<double>(model.heads) * static_cast<double>(model.head_dim);
   const auto kv = static_cast<double>(model.kv_heads) * static_cast<double>(model.head_dim);
-  const double mlp_matrices = model.activation == Activation::swiglu ? 3 : 2;
+  const double mlp_matrices = model.gated() ? 3 : 2;
 
-  // Multiply-adds of one token: q, k, v and out, then the MLP.
+  // Multiply-adds of one token: q, k, v and out, then the MLP or the router and active experts.
   const double projections = attends * hidden * (2 * attention + 2 * kv);
-  const double mlp = mlp_matrices * hidden * static_cast<double>(model.ffn);
-  // One of s and s + 1 is even, so halving it first keeps integers.
-  const double half = sequence % 2 == 0 ? (s / 2) * (s + 1) : s * ((s + 1) / 2);
-  const double pairs = causal ? half : s * s;
+  double mlp = mlp_matrices * hidden * static_cast<double>(model.ffn);
+  if (model.experts) {
+    const Experts& e = *model.experts;
+    const auto width = static_cast<double>(e.active) * static_cast<double>(e.ffn) +
+                       static_cast<double>(e.shared_ffn);
+    mlp = hidden * (mlp_matrices * width + static_cast<double>(e.count));
+  }
+  const double pairs = causal ? causal_pairs(sequence, model.window) : s * s;
 
   ModelFlops flops;
   flops.dense_forward = 2 * s * layers * (projections + mlp);
@@ -30,6 +34,16 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
 }
 
 }  // namespace
+
+double causal_pairs(int64_t sequence, int64_t window) {
+  // One of n and n + 1 is even, so halving it first keeps integers.
+  const auto triangle = [](int64_t n) {
+    const auto x = static_cast<double>(n);
+    return n % 2 == 0 ? (x / 2) * (x + 1) : x * ((x + 1) / 2);
+  };
+  if (window <= 0 || window >= sequence) return triangle(sequence);
+  return triangle(window) + static_cast<double>(sequence - window) * static_cast<double>(window);
+}
 
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   if (sequence < 1) throw bad_input("sequence: expected a whole number > 0, got {}", sequence);

@@ -15,6 +15,7 @@ constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
 // tensors, divisors of heads.
 constexpr int64_t kMaxLayers = 2048;
 constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxHidden = int64_t{1} << 24;
 constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also for fused layers
 constexpr int64_t kMaxVocab = int64_t{1} << 31;  // token ids are 32 bits wide
@@ -81,6 +82,69 @@ std::optional<ModelProblem> find_rope_problem(const ModelSpec& model) {
   return std::nullopt;
 }
 
+std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
+  const bool of_runs = std::any_of(model.runs.begin(), model.runs.end(),
+                                   [](const LayerRun& run) { return run.experts; });
+  if (!model.experts) {
+    if (!of_runs) return std::nullopt;
+    return ModelProblem{"runs.experts", "the model has no experts; describe them, or remove it"};
+  }
+  const Experts& e = *model.experts;
+  for (const Count& count :
+       {Count{"experts.count", e.count, kMaxExperts}, Count{"experts.active", e.active, e.count},
+        Count{"experts.ffn", e.ffn, kMaxFfn}, Count{"experts.groups", e.groups, e.count},
+        Count{"experts.active_groups", e.active_groups, e.groups}}) {
+    if (auto problem = check_count(count)) return problem;
+  }
+  if (e.shared_ffn < 0 || e.shared_ffn > kMaxFfn) {
+    return ModelProblem{
+        "experts.shared_ffn",
+        fmt::format("expected a whole number up to {}, got {}", kMaxFfn, e.shared_ffn)};
+  }
+  if (e.count % e.groups != 0) {
+    return ModelProblem{"experts.groups",
+                        fmt::format("expected a divisor of count ({}), got {}", e.count, e.groups)};
+  }
+  if (e.active > e.count / e.groups * e.active_groups) {
+    return ModelProblem{
+        "experts.active_groups",
+        fmt::format("{} groups have fewer than the {} active experts", e.active_groups, e.active)};
+  }
+  if (e.shared_gate && e.shared_ffn == 0) {
+    return ModelProblem{"experts.shared_gate", "there are no shared experts; remove it"};
+  }
+  if (!std::isfinite(e.auxiliary_loss) || e.auxiliary_loss < 0) {
+    return ModelProblem{"experts.auxiliary_loss",
+                        fmt::format("expected a finite number >= 0, got {}", e.auxiliary_loss)};
+  }
+  return check_positive({"experts.scale", e.scale});
+}
+
+std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
+  if (model.window < 0 || model.window > kMaxCount) {
+    return ModelProblem{
+        "window", fmt::format("expected a whole number up to {}, got {}", kMaxCount, model.window)};
+  }
+  if (model.attention_scale != 0) {
+    if (auto problem = check_positive({"attention_scale", model.attention_scale})) return problem;
+  }
+  const double rotated = model.rotary_share * static_cast<double>(model.head_dim);
+  if (!(model.rotary_share > 0 && model.rotary_share <= 1) || rotated != std::floor(rotated) ||
+      (model.positions == Positions::rope && std::fmod(rotated, 2) != 0)) {
+    return ModelProblem{"rotary_share", fmt::format("expected a share in (0, 1] that is an even "
+                                                    "number of head_dim's {}, got {}",
+                                                    model.head_dim, model.rotary_share)};
+  }
+  if (model.qk_norm_of_token && !model.qk_norm) {
+    return ModelProblem{"qk_norm_of_token", "there is no qk_norm; set qk_norm, or remove it"};
+  }
+  const bool local = std::any_of(model.runs.begin(), model.runs.end(), [](const LayerRun& run) {
+    return run.positions == LayerPositions::local;
+  });
+  if (!local && model.local_rope_theta == 0) return std::nullopt;
+  return check_positive({"local_rope_theta", model.local_rope_theta});
+}
+
 std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
   if (model.uniform()) return std::nullopt;
   if (model.runs.front().tokens < 1 || model.runs.back().tokens < 1) {
@@ -91,6 +155,13 @@ std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
     for (const Count& count :
          {Count{"runs.layers", run.layers, kMaxLayers}, Count{"runs.ffn", run.ffn, kMaxFfn}}) {
       if (auto problem = check_count(count)) return problem;
+    }
+    if (run.window < 0 || run.window > kMaxCount) {
+      return ModelProblem{"runs.window", fmt::format("expected a whole number up to {}, got {}",
+                                                     kMaxCount, run.window)};
+    }
+    if (run.positions != LayerPositions::model && model.positions != Positions::rope) {
+      return ModelProblem{"runs.positions", "only for positions: rope; remove it"};
     }
     if (!(run.tokens > 0 && run.tokens <= 1)) {
       return ModelProblem{"runs.tokens",
@@ -117,6 +188,19 @@ const char* name_of(RopeType type) {
   }
 }
 
+const char* name_of(Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return "gelu";
+    case Activation::swiglu:
+      return "swiglu";
+    case Activation::geglu:
+      return "geglu";
+    default:
+      return "clamped_swiglu";
+  }
+}
+
 double yarn_attention_factor(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
 std::optional<ModelProblem> find_problem(const ModelSpec& model) {
@@ -134,10 +218,19 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   }
   if (auto problem = check_positive({"norm_eps", model.norm_eps})) return problem;
   if (auto problem = find_rope_problem(model)) return problem;
+  if (auto problem = find_attention_problem(model)) return problem;
+  if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
-  if (model.mlp_bias && model.activation == Activation::swiglu) {
+  if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
+  if (model.norm_offset && model.norm != Norm::rmsnorm) {
+    return ModelProblem{"norm_offset", "only for norm: rmsnorm; remove it"};
+  }
+  const bool has_mlp =
+      !model.experts || std::any_of(model.runs.begin(), model.runs.end(),
+                                    [](const LayerRun& run) { return !run.experts; });
+  if (model.mlp_bias && model.gated() && has_mlp) {
     return ModelProblem{"mlp_bias",
-                        "biases in a SwiGLU MLP are not supported; expected false, got true"};
+                        "biases in a gated MLP are not supported; expected false, got true"};
   }
   try {
     parameter_count(model);
@@ -153,6 +246,10 @@ void validate(const ModelSpec& model, const std::string& origin) {
   }
 }
 
+double ModelSpec::score_scale() const {
+  return attention_scale != 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim));
+}
+
 int64_t parameter_count(const ModelSpec& model) {
   int64_t total = 0;
   bool ends = true;  // embedding and head are counted once
@@ -160,7 +257,8 @@ int64_t parameter_count(const ModelSpec& model) {
     // Layers of a run are alike: one represents all, so the cost does not grow with their number.
     const int64_t layers = std::exchange(run.layers, 1);
     for (const ParameterUnit& unit : parameter_units(model_of_run(model, run))) {
-      const bool layer = unit.kind == ParameterUnit::Kind::layer;
+      const bool layer =
+          unit.kind == ParameterUnit::Kind::layer || unit.kind == ParameterUnit::Kind::experts;
       if (!layer && !ends) continue;
       const int64_t elements = checked_mul(unit.elements, layer ? layers : 1, "parameters");
       total = checked_add(total, elements, "parameters");
@@ -168,6 +266,47 @@ int64_t parameter_count(const ModelSpec& model) {
     ends = false;
   }
   return total;
+}
+
+int64_t active_parameter_count(const ModelSpec& model) {
+  ModelSpec active = model;
+  if (model.experts) active.experts->count = model.experts->active;
+  // The router scores all experts.
+  int64_t router = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    if (!run.experts) continue;
+    const Experts& e = *model.experts;
+    router += run.layers * (e.count - e.active) * (model.hidden + (e.router_bias ? 1 : 0));
+  }
+  return parameter_count(active) + router;
+}
+
+void refuse_unplanned(const ModelSpec& model) {
+  const bool windows = std::any_of(model.runs.begin(), model.runs.end(),
+                                   [](const LayerRun& run) { return run.window > 0; });
+  const bool positions = std::any_of(model.runs.begin(), model.runs.end(), [](const LayerRun& run) {
+    return run.positions != LayerPositions::model;
+  });
+  // A note says that a model is planned without them.
+  const bool exact = model.only_planned.empty();
+  const std::pair<bool, const char*> features[] = {
+      {exact && model.rotary_share != 1, "RoPE of a part of each head"},
+      {exact && model.qk_norm_of_token, "norms of q and k over all heads"},
+      {exact && model.norm_placement == NormPlacement::output, "norms of the outputs of layers"},
+      {model.experts.has_value(), "a mixture of experts"},
+      {model.window > 0 || windows, "attention to a sliding window"},
+      {model.attention_sinks, "attention sinks"},
+      {model.norm_placement == NormPlacement::both, "norms of the inputs and outputs of layers"},
+      {model.norm_offset, "norms that multiply by 1 + weight"},
+      {model.embedding_scale != 1, "a scaled embedding"},
+      {model.attention_scale != 0, "another scale of attention's scores"},
+      {model.activation == Activation::geglu, "the activation geglu"},
+      {model.activation == Activation::clamped_swiglu, "the activation clamped_swiglu"},
+      {positions || model.positions == Positions::none, "layers with other rotations"},
+  };
+  for (const auto& [present, name] : features) {
+    if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);
+  }
 }
 
 ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {

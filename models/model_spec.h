@@ -1,14 +1,15 @@
 // The model to train: the shape of a decoder-only transformer, as a value.
 //
-// One description covers the GPT-2 family (LayerNorm, GELU, learned positions, biases) and the
-// Llama family (RMSNorm, SwiGLU, RoPE, grouped-query attention, Qwen3's q/k norms): a model is a
-// set of independent features, not a class. Its layers are alike, or form runs of layers that are
-// alike: some runs have no attention and are fused into wider layers (FFN Fusion, arXiv
-// 2503.18908), some work on a part of the tokens (SUBLLM, arXiv 2406.06571). Values are plain and
-// immutable by convention; safe to share between threads.
+// One description covers the GPT-2 family (LayerNorm, GELU, learned positions, biases), the Llama
+// family (RMSNorm, SwiGLU, RoPE, grouped-query attention, Qwen3's q/k norms), Gemma-3 and mixtures
+// of experts: a model is a set of independent features, not a class. Its layers are alike, or form
+// runs of layers that are alike: some attend to a window, some have experts, some have no attention
+// and are fused into wider layers (FFN Fusion, arXiv 2503.18908), some work on a part of the tokens
+// (SUBLLM, arXiv 2406.06571). Values are plain and immutable by convention; safe to share between
+// threads.
 //
 // Legend: L layers, d hidden, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D,
-// F ffn width, V vocabulary, S sequence.
+// F ffn width, E experts, V vocabulary, S sequence.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,14 @@
 namespace longspan {
 
 enum class Norm { layernorm, rmsnorm };
-enum class Activation { gelu, swiglu };  // gelu is the tanh form of GPT-2 ("gelu_new")
-enum class Positions { learned, rope };
+/// gelu is the tanh form of GPT-2 ("gelu_new"). The others are gated: act(gate) * up, where act is
+/// silu or, for geglu, the same gelu. clamped_swiglu is that of gpt-oss: gate * sigmoid(1.702 gate)
+/// * (up + 1), with gate at most 7 and up between -7 and 7.
+enum class Activation { gelu, swiglu, geglu, clamped_swiglu };
+const char* name_of(Activation activation);
+enum class Positions { learned, rope, none };
+/// Norms are applied to the input of attention and MLP, to their output, or to both.
+enum class NormPlacement { input, output, both };
 
 /// linear divides all of RoPE's frequencies by a factor; llama3 (of Llama 3.1) and yarn divide the
 /// low ones.
@@ -40,25 +47,60 @@ struct RopeScaling {
   double beta_slow = 1;
   double beta_fast = 32;
   double attention_factor = 1;
+  bool truncates = true;  // turns are rounded to whole frequencies
   bool operator==(const RopeScaling&) const = default;
 };
 
 /// YaRN's usual attention_factor.
 double yarn_attention_factor(double factor);
 
+/// A mixture of experts in place of an MLP. A router gives a token a score for each expert, and the
+/// `active` ones with the highest scores process it; their outputs are added up by weight.
+struct Experts {
+  /// The weights: softmax over all experts (Mixtral, Qwen3); softmax over the chosen alone, which
+  /// is the same as `softmax` with `normalised` (gpt-oss); or the sigmoid of each (DeepSeek-V3).
+  enum class Scores { softmax, softmax_of_chosen, sigmoid };
+  /// How checkpoints name and store the matrices of experts.
+  enum class Format { qwen, mixtral, gpt_oss };
+
+  int64_t count = 0;         // E
+  int64_t active = 0;        // for each token
+  int64_t ffn = 0;           // width of one expert
+  int64_t shared_ffn = 0;    // width of the experts that process all tokens; 0: there are none
+  bool shared_gate = false;  // their output is multiplied by a sigmoid of the token (Qwen2-MoE)
+  Scores scores = Scores::softmax;
+  bool normalised = true;       // weights of the chosen are divided by their sum
+  double scale = 1;             // factor of the weights
+  bool router_bias = false;     // the router's product has a trained bias
+  bool selection_bias = false;  // a bias, which is not trained, counts in the choice alone
+  /// Experts are in `groups` groups, and a token's are in `active_groups` of them (DeepSeek-V3).
+  int64_t groups = 1, active_groups = 1;
+  double auxiliary_loss = 0;  // factor of the load-balancing loss
+  Format format = Format::qwen;
+  bool operator==(const Experts&) const = default;
+};
+
+/// Rotations of some layers that differ from the model's: by local_rope_theta without scaling, or
+/// none.
+enum class LayerPositions { model, local, none };
+
 /// Consecutive layers that are alike.
 struct LayerRun {
   int64_t layers = 0;
   bool attention = true;  // false: only a norm and the MLP
-  int64_t ffn = 0;        // F of these layers
+  int64_t ffn = 0;        // F of these layers, unless they have experts
   /// Share of the sequence that they work on, in (0, 1]. A run with fewer tokens than the one
   /// before works on evenly spaced ones of them (planner/program/token_share.h); the others bypass
   /// it until a run has as many again.
   double tokens = 1;
+  int64_t window = 0;    // as ModelSpec::window
+  bool experts = false;  // the model's, in place of the MLP
+  LayerPositions positions = LayerPositions::model;
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
-  bool like(const LayerRun& other) const {
-    return attention == other.attention && ffn == other.ffn && tokens == other.tokens;
+  bool like(LayerRun other) const {
+    other.layers = layers;
+    return other == *this;
   }
 };
 
@@ -81,7 +123,18 @@ struct ModelSpec {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm over D on every q and k head before RoPE (Qwen3)
+  bool qk_norm = false;           // RMSNorm over D on every q and k head before RoPE (Qwen3) ...
+  bool qk_norm_of_token = false;  // ... or over all heads of a token at once (OLMo-2)
+  NormPlacement norm_placement = NormPlacement::input;
+  bool norm_offset = false;        // norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;      // factor of the embedding's output
+  double attention_scale = 0;      // factor of scores; 0: 1/sqrt(D)
+  double rotary_share = 1;         // the share of D that RoPE rotates, the first elements of a head
+  double local_rope_theta = 0;     // for LayerPositions::local
+  int64_t window = 0;              // keys that a query sees, with its own; 0: all up to its own
+  bool attention_sinks = false;    // each head has a learned score that joins its softmax (gpt-oss)
+  std::optional<Experts> experts;  // of all layers, or of the runs with experts
+  bool fused_projections = false;  // in checkpoints q, k, v are one tensor, and gate, up (Phi-3)
   bool tied_embeddings = false;
   bool attention = true;  // false in model_of_run() for layers without it
   /// Differences of the real model that hardly change memory or time, as a sentence. Such a model
@@ -93,14 +146,18 @@ struct ModelSpec {
   bool uniform() const { return runs.empty(); }
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
+  bool gated() const { return activation != Activation::gelu; }
+  /// The width of what an MLP's first matrices give: F, or 2F if it is gated.
+  int64_t inner_width() const { return gated() ? 2 * ffn : ffn; }
+  double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };
 
 /// Throws bad_input, naming `origin` and the field, unless the spec can be trained: every count > 0
 /// and < 2^40 (layers <= 2048, heads <= 4096, hidden and head_dim <= 2^24, ffn <= 2^32, vocab <=
-/// 2^31), kv_heads divides heads, even head_dim with RoPE, finite numbers > 0, no biases in a
-/// SwiGLU MLP, runs that add up to L with widths > 0 and shares in (0, 1], and a parameter_count()
-/// that fits int64.
+/// 2^31, experts <= 4096), kv_heads divides heads, even head_dim with RoPE, finite numbers > 0, no
+/// biases in a SwiGLU MLP, at most as many active experts as there are, runs that add up to L with
+/// widths > 0 and shares in (0, 1], and a parameter_count() that fits int64.
 void validate(const ModelSpec& model, const std::string& origin);
 
 /// The runs of any model; a uniform one has a single run.
@@ -149,39 +206,54 @@ struct ParameterTensor {
 };
 
 /// Tensors that are gathered, moved and updated as one contiguous piece: the embeddings, each
-/// layer, and the head. Tensors are contiguous in the order of `tensors`.
+/// layer without its experts, the head, and each layer's experts. Tensors are contiguous in the
+/// order of `tensors`.
 struct ParameterUnit {
-  enum class Kind { embedding, layer, head } kind = Kind::layer;
-  int64_t layer = -1;  // for layers
+  enum class Kind { embedding, layer, head, experts } kind = Kind::layer;
+  int64_t layer = -1;  // for layers and experts
   std::vector<ParameterTensor> tensors;
   int64_t elements = 0;
 };
 
 /// The units of the model: embedding, layer 0 .. L-1, head (final norm, and the output matrix
-/// unless tied). The order inside a layer is: norm1 weight [bias], q, k, v weights [A+2G, d]
-/// contiguously, [q, k, v biases], [q_norm, k_norm], out weight [d, A] [bias], norm2 weight [bias]
-/// (without attention, from norm2 on), then SwiGLU: gate, up [F, d] each, down [d, F]; GELU: up [F,
-/// d] [bias], down [d, F] [bias]. Embedding: token table [V, d] [, position table [max_positions,
-/// d]]. Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. LayerNorms
-/// have a bias. Models with all features of GPT-2 (learned positions, LayerNorm, GELU, no q/k norm)
-/// have GPT-2's names, where q, k and v are one tensor c_attn; all others have Llama's.
+/// unless tied), and, for each layer with experts, these. The order inside a layer is: norm1 weight
+/// [bias], q, k, v weights [A+2G, d] contiguously, [q, k, v biases], [q_norm, k_norm], out weight
+/// [d, A] [bias], [sinks [H]], norm2 weight [bias] (without attention, from norm2 on), then gated:
+/// gate, up [F, d] each, down [d, F]; GELU: up [F, d] [bias], down [d, F] [bias]. norm1 and norm2
+/// are those of the inputs of attention and MLP, or, with norms of the outputs alone, of these;
+/// with both, the norms of the outputs follow the matrices of attention and of the MLP. With
+/// experts the MLP's place has the router [E, d] [bias [E]] and the shared experts' gate, up, down
+/// [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d], [biases [E, 2F]], down
+/// [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position table [max_positions, d]].
+/// Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. LayerNorms have
+/// a bias. Models with all features of GPT-2 (learned positions, LayerNorm, GELU, no q/k norm) have
+/// GPT-2's names, where q, k and v are one tensor c_attn; all others have Llama's, or those of
+/// Experts::format.
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model);
+
+/// Throws bad_input, naming a feature of the model that no plan has yet.
+void refuse_unplanned(const ModelSpec& model);
 
 /// The exact number of trained parameters.
 int64_t parameter_count(const ModelSpec& model);
+/// The number of parameters that process a token: of experts only the active ones.
+int64_t active_parameter_count(const ModelSpec& model);
 
 /// Model FLOPs of one sequence of `sequence` tokens, as for MFU: a multiply-add counts as two, and
 /// only matrix products count (projections, MLP, logits, attention scores and values). `causal`
-/// counts the S*(S+1)/2 pairs that a causal mask leaves, otherwise all S*S pairs. Integers, exact
+/// counts the pairs that a causal mask or a window leaves, otherwise all S*S pairs. Integers, exact
 /// up to 2^53 and within a few ulp beyond; not int64, because one step of a 70B model on 2M tokens
 /// exceeds 2^63. Throws bad_input unless sequence > 0.
 struct ModelFlops {
-  double dense_forward = 0;      // projections, MLP and logits
+  double dense_forward = 0;      // projections, MLP or active experts, and logits
   double attention_forward = 0;  // QK^T and PV
   /// Forward plus backward (twice the forward), without recomputation.
   double step() const { return 3 * (dense_forward + attention_forward); }
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
+/// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at
+/// most `window` keys (0: all).
+double causal_pairs(int64_t sequence, int64_t window = 0);
 
 /// The model for this sequence length: a learned position table that is shorter is extended (models
 /// with RoPE are returned unchanged).

@@ -1,6 +1,8 @@
 // The YAML form of a model: one mapping with the fields of ModelSpec under their own names.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "models/catalog.h"
 #include "models/model_check.h"
 
@@ -9,6 +11,35 @@ namespace {
 
 // The shortest decimal that reads back to the same double.
 std::string exact(double value) { return fmt::format("{}", value); }
+
+template <class E>
+using Words = YamlMap::Names<E>;
+
+const Words<Activation> kActivations{{"gelu", Activation::gelu},
+                                     {"swiglu", Activation::swiglu},
+                                     {"geglu", Activation::geglu},
+                                     {"clamped_swiglu", Activation::clamped_swiglu}};
+const Words<Positions> kPositions{
+    {"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}};
+const Words<NormPlacement> kNormPlacements{{"input", NormPlacement::input},
+                                           {"output", NormPlacement::output},
+                                           {"both", NormPlacement::both}};
+const Words<LayerPositions> kLayerPositions{{"model", LayerPositions::model},
+                                            {"local", LayerPositions::local},
+                                            {"none", LayerPositions::none}};
+const Words<Experts::Scores> kScores{{"softmax", Experts::Scores::softmax},
+                                     {"softmax_of_chosen", Experts::Scores::softmax_of_chosen},
+                                     {"sigmoid", Experts::Scores::sigmoid}};
+const Words<Experts::Format> kFormats{{"qwen", Experts::Format::qwen},
+                                      {"mixtral", Experts::Format::mixtral},
+                                      {"gpt_oss", Experts::Format::gpt_oss}};
+
+template <class E>
+std::string word_of(const Words<E>& words, E value) {
+  const auto word = std::find_if(words.begin(), words.end(),
+                                 [&](const auto& known) { return known.second == value; });
+  return std::string(word->first);
+}
 
 bool flag_or_false(const YamlMap& yaml, const std::string& key) {
   return yaml.has(key) && yaml.flag(key);
@@ -31,12 +62,33 @@ RopeScaling read_scaling(const YamlMap& yaml) {
     scaling.beta_slow = real("beta_slow", scaling.beta_slow);
     scaling.beta_fast = real("beta_fast", scaling.beta_fast);
     scaling.attention_factor = real("attention_factor", yarn_attention_factor(scaling.factor));
+    scaling.truncates = !yaml.has("truncates") || yaml.flag("truncates");
   }
   if (scaling.type != RopeType::linear) {
     scaling.original_max_positions = yaml.whole("original_max_positions", 1);
   }
   yaml.finish();
   return scaling;
+}
+
+Experts read_experts(const YamlMap& yaml) {
+  Experts e;
+  e.count = yaml.whole("count", 1);
+  e.active = yaml.whole("active", 1);
+  e.ffn = yaml.whole("ffn", 1);
+  if (yaml.has("shared_ffn")) e.shared_ffn = yaml.whole("shared_ffn", 0);
+  e.shared_gate = flag_or_false(yaml, "shared_gate");
+  if (yaml.has("scores")) e.scores = yaml.one_of<Experts::Scores>("scores", kScores);
+  e.normalised = !yaml.has("normalised") || yaml.flag("normalised");
+  if (yaml.has("scale")) e.scale = yaml.real("scale", 0);
+  e.router_bias = flag_or_false(yaml, "router_bias");
+  e.selection_bias = flag_or_false(yaml, "selection_bias");
+  if (yaml.has("groups")) e.groups = yaml.whole("groups", 1);
+  if (yaml.has("active_groups")) e.active_groups = yaml.whole("active_groups", 1);
+  if (yaml.has("auxiliary_loss")) e.auxiliary_loss = yaml.real("auxiliary_loss", 0);
+  if (yaml.has("format")) e.format = yaml.one_of<Experts::Format>("format", kFormats);
+  yaml.finish();
+  return e;
 }
 
 // [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: fields that
@@ -50,6 +102,11 @@ void read_runs(const YamlMap& whole, ModelSpec& model) {
     run.attention = !yaml.has("attention") || yaml.flag("attention");
     run.ffn = yaml.has("ffn") ? yaml.whole("ffn", 1) : model.ffn;
     if (yaml.has("tokens")) run.tokens = yaml.real("tokens", 0);
+    run.window = yaml.has("window") ? yaml.whole("window", 0) : model.window;
+    run.experts = yaml.has("experts") ? yaml.flag("experts") : model.experts.has_value();
+    if (yaml.has("positions")) {
+      run.positions = yaml.one_of<LayerPositions>("positions", kLayerPositions);
+    }
     const bool fused = flag_or_false(yaml, "fused");
     if (fused && run.attention) {
       throw yaml.error("fused", "only layers without attention can be fused; set attention: false");
@@ -88,10 +145,8 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.max_positions = yaml.whole("max_positions", 1);
   model.norm =
       yaml.one_of<Norm>("norm", {{"layernorm", Norm::layernorm}, {"rmsnorm", Norm::rmsnorm}});
-  model.activation = yaml.one_of<Activation>(
-      "activation", {{"gelu", Activation::gelu}, {"swiglu", Activation::swiglu}});
-  model.positions = yaml.one_of<Positions>(
-      "positions", {{"learned", Positions::learned}, {"rope", Positions::rope}});
+  model.activation = yaml.one_of<Activation>("activation", kActivations);
+  model.positions = yaml.one_of<Positions>("positions", kPositions);
   model.norm_eps = yaml.real("norm_eps", 0);
   if (yaml.has("rope_theta")) {
     model.rope_theta = yaml.real("rope_theta", 0);
@@ -103,6 +158,22 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.attention_out_bias = flag_or_false(yaml, "attention_out_bias");
   model.mlp_bias = flag_or_false(yaml, "mlp_bias");
   model.qk_norm = flag_or_false(yaml, "qk_norm");
+  model.qk_norm_of_token = flag_or_false(yaml, "qk_norm_of_token");
+  if (yaml.has("norm_placement")) {
+    model.norm_placement = yaml.one_of<NormPlacement>("norm_placement", kNormPlacements);
+  }
+  model.norm_offset = flag_or_false(yaml, "norm_offset");
+  const auto real = [&](const char* key, double& value) {
+    if (yaml.has(key)) value = yaml.real(key, 0);
+  };
+  real("embedding_scale", model.embedding_scale);
+  real("attention_scale", model.attention_scale);
+  real("rotary_share", model.rotary_share);
+  real("local_rope_theta", model.local_rope_theta);
+  if (yaml.has("window")) model.window = yaml.whole("window", 0);
+  model.attention_sinks = flag_or_false(yaml, "attention_sinks");
+  if (yaml.has("experts")) model.experts = read_experts(yaml.map("experts"));
+  model.fused_projections = flag_or_false(yaml, "fused_projections");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
   if (yaml.has("only_planned")) model.only_planned = yaml.text("only_planned");
   if (yaml.has("runs")) read_runs(yaml, model);
@@ -126,8 +197,8 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   field("vocab", model.vocab);
   field("max_positions", model.max_positions);
   field("norm", model.norm == Norm::layernorm ? "layernorm" : "rmsnorm");
-  field("activation", model.activation == Activation::gelu ? "gelu" : "swiglu");
-  field("positions", model.positions == Positions::learned ? "learned" : "rope");
+  field("activation", word_of(kActivations, model.activation));
+  field("positions", word_of(kPositions, model.positions));
   field("norm_eps", exact(model.norm_eps));
   field("rope_theta", exact(model.rope_theta));
   if (model.rope_scaling) {
@@ -144,6 +215,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
       field("beta_slow", exact(scaling.beta_slow));
       field("beta_fast", exact(scaling.beta_fast));
       field("attention_factor", exact(scaling.attention_factor));
+      if (!scaling.truncates) field("truncates", false);
     }
     if (llama3 || yarn) field("original_max_positions", scaling.original_max_positions);
     out << YAML::EndMap;
@@ -152,6 +224,44 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   field("attention_out_bias", model.attention_out_bias);
   field("mlp_bias", model.mlp_bias);
   field("qk_norm", model.qk_norm);
+  // Rare features are left out where a model does not have them.
+  const auto rare = [&](const char* key, const auto& value, const auto& usual) {
+    if (value != usual) field(key, value);
+  };
+  const auto rare_real = [&](const char* key, double value, double usual) {
+    if (value != usual) field(key, exact(value));
+  };
+  rare("qk_norm_of_token", model.qk_norm_of_token, false);
+  if (model.norm_placement != NormPlacement::input) {
+    field("norm_placement", word_of(kNormPlacements, model.norm_placement));
+  }
+  rare("norm_offset", model.norm_offset, false);
+  rare_real("embedding_scale", model.embedding_scale, 1);
+  rare_real("attention_scale", model.attention_scale, 0);
+  rare_real("rotary_share", model.rotary_share, 1);
+  rare_real("local_rope_theta", model.local_rope_theta, 0);
+  rare("window", model.window, int64_t{0});
+  rare("attention_sinks", model.attention_sinks, false);
+  if (model.experts) {
+    const Experts& e = *model.experts;
+    out << YAML::Key << "experts" << YAML::Value << YAML::Flow << YAML::BeginMap;
+    field("count", e.count);
+    field("active", e.active);
+    field("ffn", e.ffn);
+    rare("shared_ffn", e.shared_ffn, int64_t{0});
+    rare("shared_gate", e.shared_gate, false);
+    field("scores", word_of(kScores, e.scores));
+    field("normalised", e.normalised);
+    rare_real("scale", e.scale, 1);
+    rare("router_bias", e.router_bias, false);
+    rare("selection_bias", e.selection_bias, false);
+    rare("groups", e.groups, int64_t{1});
+    rare("active_groups", e.active_groups, int64_t{1});
+    rare_real("auxiliary_loss", e.auxiliary_loss, 0);
+    field("format", word_of(kFormats, e.format));
+    out << YAML::EndMap;
+  }
+  rare("fused_projections", model.fused_projections, false);
   field("tied_embeddings", model.tied_embeddings);
   if (!model.only_planned.empty()) field("only_planned", model.only_planned);
   if (!model.uniform()) {
@@ -162,6 +272,11 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
       field("attention", run.attention);
       field("ffn", run.ffn);
       field("tokens", exact(run.tokens));
+      if (run.window != model.window) field("window", run.window);
+      if (run.experts != model.experts.has_value()) field("experts", run.experts);
+      if (run.positions != LayerPositions::model) {
+        field("positions", word_of(kLayerPositions, run.positions));
+      }
       out << YAML::EndMap;
     }
     out << YAML::EndSeq;

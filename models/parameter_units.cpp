@@ -16,8 +16,17 @@ struct Names {
   std::string layer(int64_t i) const {
     return fmt::format("{}.{}.", gpt2 ? "transformer.h" : "model.layers", i);
   }
-  std::string norm1() const { return gpt2 ? "ln_1" : "input_layernorm"; }
-  std::string norm2() const { return gpt2 ? "ln_2" : "post_attention_layernorm"; }
+  NormPlacement placement = NormPlacement::input;
+  std::string norm1() const {
+    if (gpt2) return "ln_1";
+    return placement == NormPlacement::output ? "post_attention_layernorm" : "input_layernorm";
+  }
+  std::string norm2() const {
+    if (gpt2) return "ln_2";
+    return placement == NormPlacement::input    ? "post_attention_layernorm"
+           : placement == NormPlacement::output ? "post_feedforward_layernorm"
+                                                : "pre_feedforward_layernorm";
+  }
   std::string out() const { return gpt2 ? "attn.c_proj" : "self_attn.o_proj"; }
   std::string up() const { return gpt2 ? "mlp.c_fc" : "mlp.up_proj"; }
   std::string down() const { return gpt2 ? "mlp.c_proj" : "mlp.down_proj"; }
@@ -28,7 +37,8 @@ struct Names {
 
 bool has_gpt2_names(const ModelSpec& model) {
   return model.positions == Positions::learned && model.norm == Norm::layernorm &&
-         model.activation == Activation::gelu && !model.qk_norm;
+         model.activation == Activation::gelu && !model.qk_norm &&
+         model.norm_placement == NormPlacement::input;
 }
 
 // Appends tensors to one unit, contiguously.
@@ -57,8 +67,23 @@ class UnitBuilder {
     append(std::move(tensor), size);
   }
   void bias(const std::string& name, int64_t size) { vector(name + ".bias", size, Init::zeros); }
+  // Matrices of all experts, one after another.
+  void matrices(const std::string& name, int64_t experts, int64_t rows, int64_t columns,
+                Init init = Init::normal) {
+    ParameterTensor tensor;
+    tensor.name = name;
+    tensor.shape = {experts, rows, columns};
+    tensor.decays = true;
+    tensor.init = init;
+    append(std::move(tensor), checked_mul(experts, checked_mul(rows, columns, name), name));
+  }
+  // Biases of all experts.
+  void biases(const std::string& name, int64_t experts, int64_t size) {
+    vector(name, checked_mul(experts, size, name), Init::zeros);
+    unit_.tensors.back().shape = {experts, size};
+  }
   void norm(const std::string& name, const ModelSpec& model) {
-    vector(name + ".weight", model.hidden, Init::ones);
+    vector(name + ".weight", model.hidden, model.norm_offset ? Init::zeros : Init::ones);
     if (model.norm == Norm::layernorm) bias(name, model.hidden);
   }
   ParameterUnit take() { return std::move(unit_); }
@@ -84,16 +109,70 @@ void add_qkv(UnitBuilder& unit, const ModelSpec& model, const std::string& prefi
     if (model.qkv_bias) unit.bias(name, rows);
     return;
   }
-  const std::initializer_list<std::pair<const char*, int64_t>> parts{
+  std::vector<std::pair<const char*, int64_t>> parts{
       {"self_attn.q_proj", a}, {"self_attn.k_proj", g}, {"self_attn.v_proj", g}};
+  if (model.fused_projections) {
+    parts = {{"self_attn.qkv_proj", checked_add(a, checked_mul(2, g, "qkv"), "qkv")}};
+  }
   for (const auto& [name, rows] : parts) unit.matrix(prefix + name, rows, model.hidden);
   if (model.qkv_bias) {
     for (const auto& [name, rows] : parts) unit.bias(prefix + name, rows);
   }
   if (model.qk_norm) {
-    unit.vector(prefix + "self_attn.q_norm.weight", model.head_dim, Init::ones);
-    unit.vector(prefix + "self_attn.k_norm.weight", model.head_dim, Init::ones);
+    const Init init = model.norm_offset ? Init::zeros : Init::ones;
+    const bool all = model.qk_norm_of_token;
+    unit.vector(prefix + "self_attn.q_norm.weight", all ? a : model.head_dim, init);
+    unit.vector(prefix + "self_attn.k_norm.weight", all ? g : model.head_dim, init);
   }
+}
+
+// A gated or plain MLP of width `ffn`, without the GPT-2 form of its files.
+void add_mlp(UnitBuilder& unit, const ModelSpec& model, const std::string& prefix, int64_t ffn) {
+  const bool fused = model.fused_projections;
+  if (fused) {
+    unit.matrix(prefix + "gate_up_proj", checked_mul(2, ffn, "ffn"), model.hidden);
+  } else {
+    if (model.gated()) unit.matrix(prefix + "gate_proj", ffn, model.hidden);
+    unit.matrix(prefix + "up_proj", ffn, model.hidden);
+  }
+  unit.matrix(prefix + "down_proj", model.hidden, ffn, Init::residual_normal);
+}
+
+// The names of a layer's mixture of experts.
+struct ExpertNames {
+  explicit ExpertNames(const Experts& experts) : format(experts.format) {}
+  Experts::Format format;
+  std::string mlp() const {
+    return format == Experts::Format::mixtral ? "block_sparse_moe." : "mlp.";
+  }
+  std::string router() const {
+    return mlp() + (format == Experts::Format::gpt_oss ? "router" : "gate");
+  }
+};
+
+// What replaces the MLP in the layer's own unit: the router and the shared experts.
+void add_router(UnitBuilder& unit, const ModelSpec& model, const std::string& prefix) {
+  const Experts& e = *model.experts;
+  const ExpertNames names(e);
+  unit.matrix(prefix + names.router(), e.count, model.hidden);
+  if (e.router_bias) unit.bias(prefix + names.router(), e.count);
+  if (e.shared_ffn == 0) return;
+  add_mlp(unit, model, prefix + names.mlp() + "shared_experts.", e.shared_ffn);
+  if (e.shared_gate) unit.matrix(prefix + names.mlp() + "shared_expert_gate", 1, model.hidden);
+}
+
+// The matrices of all experts. In files most formats have a tensor for each expert.
+ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t layer) {
+  const Experts& e = *model.experts;
+  UnitBuilder unit(ParameterUnit::Kind::experts, layer);
+  const std::string prefix = names.layer(layer) + ExpertNames(e).mlp() + "experts.";
+  const int64_t inner = model.gated() ? checked_mul(2, e.ffn, "experts.ffn") : e.ffn;
+  const bool biased = model.mlp_bias;
+  unit.matrices(prefix + "gate_up_proj", e.count, inner, model.hidden);
+  if (biased) unit.biases(prefix + "gate_up_proj_bias", e.count, inner);
+  unit.matrices(prefix + "down_proj", e.count, model.hidden, e.ffn, Init::residual_normal);
+  if (biased) unit.biases(prefix + "down_proj_bias", e.count, model.hidden);
+  return unit.take();
 }
 
 ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t index) {
@@ -106,22 +185,32 @@ ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t ind
     const int64_t a = checked_mul(model.heads, model.head_dim, "heads * head_dim");
     unit.matrix(prefix + names.out(), model.hidden, a, Init::residual_normal, gpt2);
     if (model.attention_out_bias) unit.bias(prefix + names.out(), model.hidden);
+    if (model.attention_sinks) unit.vector(prefix + "self_attn.sinks", model.heads, Init::zeros);
+    if (model.norm_placement == NormPlacement::both) {
+      unit.norm(prefix + "post_attention_layernorm", model);
+    }
   }
   unit.norm(prefix + names.norm2(), model);
-  if (model.activation == Activation::swiglu) {
-    unit.matrix(prefix + "mlp.gate_proj", model.ffn, model.hidden);
+  if (model.experts) {
+    add_router(unit, model, prefix);
+  } else if (!model.mlp_bias && !gpt2) {
+    add_mlp(unit, model, prefix + "mlp.", model.ffn);
+  } else {
+    unit.matrix(prefix + names.up(), model.ffn, model.hidden, Init::normal, gpt2);
+    if (model.mlp_bias) unit.bias(prefix + names.up(), model.ffn);
+    unit.matrix(prefix + names.down(), model.hidden, model.ffn, Init::residual_normal, gpt2);
+    if (model.mlp_bias) unit.bias(prefix + names.down(), model.hidden);
   }
-  unit.matrix(prefix + names.up(), model.ffn, model.hidden, Init::normal, gpt2);
-  if (model.mlp_bias) unit.bias(prefix + names.up(), model.ffn);
-  unit.matrix(prefix + names.down(), model.hidden, model.ffn, Init::residual_normal, gpt2);
-  if (model.mlp_bias) unit.bias(prefix + names.down(), model.hidden);
+  if (model.norm_placement == NormPlacement::both) {
+    unit.norm(prefix + "post_feedforward_layernorm", model);
+  }
   return unit.take();
 }
 
 }  // namespace
 
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
-  const Names names{has_gpt2_names(model)};
+  const Names names{has_gpt2_names(model), model.norm_placement};
   std::vector<ParameterUnit> units;
 
   UnitBuilder embedding(ParameterUnit::Kind::embedding, -1);
@@ -141,6 +230,14 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   head.norm(names.final_norm(), model);
   if (!model.tied_embeddings) head.matrix("lm_head", model.vocab, model.hidden);
   units.push_back(head.take());
+
+  layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    const ModelSpec alike = model_of_run(model, run);
+    for (int64_t i = 0; i < run.layers; ++i, ++layer) {
+      if (alike.experts) units.push_back(experts_unit(alike, names, layer));
+    }
+  }
   return units;
 }
 

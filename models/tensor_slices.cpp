@@ -24,16 +24,19 @@ std::vector<Piece> layer_pieces(const ModelSpec& m) {
     if (m.qkv_bias) {
       for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, 1});
     }
-    if (m.qk_norm) pieces.push_back({Cut::none, 2, m.head_dim});
+    if (m.qk_norm) pieces.push_back({Cut::none, 1, m.qk_norm_of_token ? a + g : 2 * m.head_dim});
     pieces.push_back({Cut::columns, d, a});
     if (m.attention_out_bias) pieces.push_back(bias);
+    if (m.attention_sinks) pieces.push_back({Cut::rows, m.heads, 1});
+    if (m.norm_placement == NormPlacement::both) pieces.push_back(norm);
   }
   pieces.push_back(norm);
-  if (m.activation == Activation::swiglu) pieces.push_back({Cut::rows, m.ffn, d});
+  if (m.gated()) pieces.push_back({Cut::rows, m.ffn, d});
   pieces.push_back({Cut::rows, m.ffn, d});
   if (m.mlp_bias) pieces.push_back({Cut::rows, m.ffn, 1});
   pieces.push_back({Cut::columns, d, m.ffn});
   if (m.mlp_bias) pieces.push_back(bias);
+  if (m.norm_placement == NormPlacement::both) pieces.push_back(norm);
   return pieces;
 }
 

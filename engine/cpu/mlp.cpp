@@ -12,9 +12,7 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308F;
 constexpr float kCubic = 0.044715F;
 
-int64_t inner_width(const ModelSpec& model) {
-  return model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
-}
+int64_t inner_width(const ModelSpec& model) { return model.inner_width(); }
 
 Vec gelu_sigmoid(Vec x) { return sigmoid(kTwoRootTwoOverPi * (x + kCubic * (x * x * x))); }
 

@@ -14,9 +14,7 @@
 namespace longspan::cuda {
 namespace {
 
-int64_t inner_width(const ModelSpec& model) {
-  return model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
-}
+int64_t inner_width(const ModelSpec& model) { return model.inner_width(); }
 
 // Float gradients become operands of products: they are rounded to T in place, with rows
 // narrowed_stride() elements of T apart.

@@ -25,7 +25,7 @@ class Cursor {
 LayerOffsets layer_offsets(const ModelSpec& model) {
   const int64_t d = model.hidden;
   const int64_t qkv = model.attention_width() + 2 * model.kv_width();
-  const int64_t w = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+  const int64_t w = model.inner_width();
   const bool norm_bias = model.norm == Norm::layernorm, attends = model.attention;
   Cursor cursor;
   LayerOffsets at;

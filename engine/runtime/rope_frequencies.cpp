@@ -28,9 +28,10 @@ double pair_of(double turns, const ModelSpec& model) {
 // their frequency, those above the one of beta_slow are divided, others interpolated.
 double yarn(double frequency, int64_t pair, const ModelSpec& model) {
   const RopeScaling& s = *model.rope_scaling;
-  const double low = std::max(std::floor(pair_of(s.beta_fast, model)), 0.0);
+  const double fast = pair_of(s.beta_fast, model), slow = pair_of(s.beta_slow, model);
+  const double low = std::max(s.truncates ? std::floor(fast) : fast, 0.0);
   double high =
-      std::min(std::ceil(pair_of(s.beta_slow, model)), static_cast<double>(model.head_dim - 1));
+      std::min(s.truncates ? std::ceil(slow) : slow, static_cast<double>(model.head_dim - 1));
   if (low == high) high += 0.001;
   const double divided = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
   return divided * frequency / s.factor + (1 - divided) * frequency;

@@ -70,7 +70,9 @@ void refuse_contradictions(const RunKnobs& knobs, const ModelSpec& given,
 
 ModelSpec named(const std::string& name, const Framework& framework) {
   const auto known = framework.models.find(name);
-  return load_model(known != framework.models.end() ? known->second : name);
+  const ModelSpec model = load_model(known != framework.models.end() ? known->second : name);
+  refuse_unplanned(model);
+  return model;
 }
 
 bool names_another(const RunKnobs& knobs, const std::string& knob) {

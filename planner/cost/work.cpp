@@ -173,7 +173,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
   const int64_t tensor = lengths.tensor;  // ranks that share each layer's widths
   const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attention_width() / tensor;
-  const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
+  const int64_t w = m.gated() ? 2 * f : f;
   const int64_t own = lengths.own_block(), block = lengths.dense_block();
   const int64_t chunk = lengths.own_chunk();
   const ParallelLayout& parallel = p.strategy.parallel;

@@ -322,6 +322,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   plan.strategy.parallel = read_parallel(yaml.map("parallel"));
   if (yaml.has("lists")) plan.strategy.parallel.pipeline.lists = read_lists(yaml, origin);
   plan.model = read_model(yaml.map("model"));
+  refuse_unplanned(plan.model);
   plan.hardware = read_hardware(yaml.map("hardware"));
   const bool has_record = yaml.has("predicted");
   if (has_record) plan.predicted = read_prediction(yaml.map("predicted"));

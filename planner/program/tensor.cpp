@@ -229,7 +229,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   const int64_t kv_share = kv_heads_per_rank(model, shares) * model.head_dim;
   const GroupHeads group = group_heads(model, lengths);
   const int64_t q_own_width = group.q * model.head_dim, kv_own_width = group.kv * model.head_dim;
-  const int64_t inner_width = model.activation == Activation::swiglu ? 2 * model.ffn : model.ffn;
+  const int64_t inner_width = model.inner_width();
 
   const auto rows = [&](int64_t row_bytes, std::initializer_list<Tensor> tensors) {
     for (const Tensor t : tensors) {

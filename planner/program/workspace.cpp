@@ -33,12 +33,14 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
       table + (m.positions == Positions::learned ? mul(m.max_positions, m.hidden) : 0);
 
   const int64_t attention = m.attention_width(), qkv = attention + 2 * m.kv_width();
-  const int64_t inner = m.activation == Activation::swiglu ? 2 * m.ffn : m.ffn;
-  int64_t layer = norm + mul(inner + m.ffn, m.hidden);
+  const int64_t inner = m.inner_width();
+  const int64_t norms = m.norm_placement == NormPlacement::both ? 2 * norm : norm;
+  int64_t layer = norms + mul(inner + m.ffn, m.hidden);
   if (m.attention) {
-    layer += norm + mul(qkv + attention, m.hidden);
+    layer += norms + mul(qkv + attention, m.hidden);
     if (m.qkv_bias) layer += qkv;
-    if (m.qk_norm) layer += 2 * m.head_dim;
+    if (m.qk_norm) layer += m.qk_norm_of_token ? attention + m.kv_width() : 2 * m.head_dim;
+    if (m.attention_sinks) layer += m.heads;
     if (m.attention_out_bias) layer += m.hidden;
   }
   if (m.mlp_bias) layer += inner + m.hidden;
@@ -50,10 +52,12 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
 std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
   const std::array<int64_t, 3> all = unit_elements(m);
   const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
-  int64_t layer = norm;
+  const int64_t norms = m.norm_placement == NormPlacement::both ? 2 * norm : norm;
+  int64_t layer = norms;
   if (m.attention) {
-    layer += norm;
-    if (m.qk_norm) layer += 2 * m.head_dim;
+    layer += norms;
+    if (m.qk_norm)
+      layer += m.qk_norm_of_token ? m.attention_width() + m.kv_width() : 2 * m.head_dim;
     if (m.attention_out_bias) layer += m.hidden;
   }
   if (m.mlp_bias) layer += m.hidden;
@@ -64,7 +68,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
                       int64_t compute_capability) {
   const int64_t act = size_of(dtype);
   const int64_t d = m.hidden, f = m.ffn;
-  const int64_t w = m.activation == Activation::swiglu ? 2 * f : f;
+  const int64_t w = m.gated() ? 2 * f : f;
   const int64_t qkv_rows = tile_of(s.projection_tile, lengths.own_chunk());
   const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.dense_block());
   const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());

@@ -305,7 +305,7 @@ TEST_CASE("the longest sequence does not depend on the one that is checked", "[f
 }
 
 TEST_CASE("mixtures of experts are refused by their name", "[frameworks]") {
-  CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x7B-v0.1"), Contains("mixture of experts"));
+  CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x22B-v0.1"), Contains("mixture of experts"));
 }
 
 TEST_CASE("verl's trainer of supervised fine-tuning is one of its own", "[frameworks]") {
