@@ -195,7 +195,7 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
   CHECK(shown.at("layers") == 20);
   CHECK(shown.at("runs").size() == 5);
   CHECK(shown.at("runs")[1].at("ffn") == 5 * 3072);
-  CHECK(shown.at("units").size() == 6);  // both ends, and a layer of each run
+  CHECK(shown.at("units").size() == 6);  // both ends, and a layer of each kind
   CHECK_THAT(longspan({"models", "show", model}).out,
              Contains("layer 8, without attention, ffn 15360") &&
                  Contains("layers 10 to 15, on 50.0 % of the tokens"));
