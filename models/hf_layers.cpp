@@ -104,7 +104,9 @@ int64_t window_of(const Fields& config, const std::string& type) {
   if (type == "gemma3_text") return window(4096);
   if (type == "gpt_oss") return window(128);
   if (type == "phi3" || type == "mixtral") return window(0);
-  const bool used = config.flag("use_sliding_window", false);
+  // SmolLM3 takes the layers' list by itself.
+  const bool listed = type == "smollm3" && config.has("layer_types");
+  const bool used = listed || config.flag("use_sliding_window", false);
   return used ? window(type == "smollm3" ? 0 : 4096) : 0;
 }
 

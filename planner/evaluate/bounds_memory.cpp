@@ -178,7 +178,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
       attention[host] += other_queries * unit(q);
     }
-    if (f.chunk_between_uses && f.kv_outer) attention[host] += std::min(others, reached) * unit(dq);
+    if (f.chunk_between_uses && f.kv_outer)
+      attention[host] += std::min(others, f.window.reach(f.chunks)) * unit(dq);
     if (f.ring) {
       attention[0] +=
           f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));

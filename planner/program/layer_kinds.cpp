@@ -118,7 +118,7 @@ void add_passing_kinds(Program& p, const StageLayers& stage) {
 }
 
 bool divides_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequence) {
-  if (model.uniform()) return true;
+  if (model.works_on_all_tokens()) return true;
   const Lengths all = parts_of(strategy, sequence);
   TokenShares shares{1};
   return std::all_of(model.runs.begin(), model.runs.end(), [&](const LayerRun& run) {
