@@ -201,9 +201,9 @@ int run(const MaxSeqFlags& flags, bool json) {
   std::vector<std::string> strategies;
   const ParallelChoice& parallel = options.parallel;
   const bool by_presets =
-      parallel.admits_flat() && parallel.admits_whole_sequences() && model.uniform();
+      parallel.admits_flat() && parallel.admits_whole_sequences() && model.works_on_all_tokens();
   if (flags.strategy == "all" && !by_presets) {
-    strategies = {"auto"};  // presets have no pipeline, no slices and a single program
+    strategies = {"auto"};  // presets have no pipeline, no slices and no shares of the tokens
   } else if (flags.strategy != "all") {
     strategies = {flags.strategy};
   } else {

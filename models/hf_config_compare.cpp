@@ -22,10 +22,21 @@ std::string contradictions(const ModelSpec& config, const ModelSpec& model) {
   const OrderedJson ours = OrderedJson::parse(write_hf_config(model));
   const OrderedJson theirs = OrderedJson::parse(write_hf_config(config));
   std::string text;
+  const auto add = [&](const std::string& key, const std::string& is, const std::string& expected) {
+    text += (text.empty() ? "" : "; ") + fmt::format("{} is {}, not {}", key, is, expected);
+  };
+  // In one architecture an absent key says something, too.
+  const bool alike = theirs["architectures"] == ours["architectures"];
   for (const auto& [key, value] : theirs.items()) {
-    if (is_silent(key, model) || !ours.contains(key) || value == ours[key]) continue;
-    text += (text.empty() ? "" : "; ") +
-            fmt::format("{} is {}, not {}", key, value.dump(), ours[key].dump());
+    if (is_silent(key, model) || (!ours.contains(key) && !alike)) continue;
+    if (!ours.contains(key)) {
+      add(key, value.dump(), "absent");
+    } else if (value != ours[key]) {
+      add(key, value.dump(), ours[key].dump());
+    }
+  }
+  for (const auto& [key, value] : ours.items()) {
+    if (alike && !is_silent(key, model) && !theirs.contains(key)) add(key, "absent", value.dump());
   }
   return text;
 }

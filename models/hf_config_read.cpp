@@ -208,7 +208,9 @@ void read_rope(const Fields& config, const Fields& rope, const Family& family, M
   model.rope_theta = place("rope_theta").real("rope_theta", family.rope_theta);
   const char* share_key = "partial_rotary_factor";
   model.rotary_share = place(share_key).real(share_key, family.rotary_share);
-  if (model.rotary_share != 1) {
+  const std::string type = family.model_type;
+  const bool rotates_parts = type == "phi3" || type == "glm4_moe";  // Transformers does
+  if (model.rotary_share != 1 && !rotates_parts) {
     differs(model, fmt::format("it rotates {:.0f} % of each head", 100 * model.rotary_share));
   }
   read_rope_scaling(config, rope, model);
@@ -292,7 +294,8 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
   model.hidden = config.whole("hidden_size");
   model.heads = config.whole("num_attention_heads");
   model.ffn = config.whole("intermediate_size");
-  model.norm_eps = config.real("rms_norm_eps", 1e-6);
+  const bool is_phi3 = std::string(family.model_type) == "phi3";
+  model.norm_eps = config.real("rms_norm_eps", is_phi3 ? 1e-5 : 1e-6);
   model.vocab = config.whole("vocab_size");
   model.max_positions = config.whole("max_position_embeddings");
   const bool missing = !config.has_key("num_key_value_heads") && family.kv_heads != 0;
@@ -320,7 +323,6 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
         model,
         "OLMo-2 normalises the outputs of attention and MLP, and q and k over all heads at once");
   }
-  if (type == "smollm3") differs(model, "SmolLM3 does not rotate q and k in every fourth layer");
   model.fused_projections = type == "phi3";
   model.tied_embeddings =
       config.flag("tie_word_embeddings", type == "smollm3" || type == "gemma3_text");

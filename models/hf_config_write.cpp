@@ -46,12 +46,13 @@ struct WrittenFamily {
 
 // A model that several describe is written as the first.
 constexpr WrittenFamily kWrittenFamilies[] = {
-    {"LlamaForCausalLM", "llama"},        {"Qwen2ForCausalLM", "qwen2"},
-    {"Qwen3ForCausalLM", "qwen3"},        {"MistralForCausalLM", "mistral"},
-    {"Phi3ForCausalLM", "phi3"},          {"Olmo2ForCausalLM", "olmo2"},
-    {"Gemma3ForCausalLM", "gemma3_text"}, {"MixtralForCausalLM", "mixtral"},
-    {"Qwen3MoeForCausalLM", "qwen3_moe"}, {"OlmoeForCausalLM", "olmoe"},
-    {"GptOssForCausalLM", "gpt_oss"},     {"Glm4MoeForCausalLM", "glm4_moe"},
+    {"LlamaForCausalLM", "llama"},      {"Qwen2ForCausalLM", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3"},      {"MistralForCausalLM", "mistral"},
+    {"Phi3ForCausalLM", "phi3"},        {"SmolLM3ForCausalLM", "smollm3"},
+    {"Olmo2ForCausalLM", "olmo2"},      {"Gemma3ForCausalLM", "gemma3_text"},
+    {"MixtralForCausalLM", "mixtral"},  {"Qwen3MoeForCausalLM", "qwen3_moe"},
+    {"OlmoeForCausalLM", "olmoe"},      {"GptOssForCausalLM", "gpt_oss"},
+    {"Glm4MoeForCausalLM", "glm4_moe"},
 };
 
 OrderedJson rope_scaling(const RopeScaling& scaling) {
@@ -90,6 +91,17 @@ void write_layers(OrderedJson& config, const ModelSpec& model) {
   config["layer_types"] = types;
 }
 
+// The layers that rotate q and k, under a name that says the opposite.
+void write_rotating_layers(OrderedJson& config, const ModelSpec& model) {
+  OrderedJson rotate = OrderedJson::array();
+  for (const LayerRun& run : layer_runs(model)) {
+    for (int64_t i = 0; i < run.layers; ++i) {
+      rotate.push_back(run.positions == LayerPositions::none ? 0 : 1);
+    }
+  }
+  config["no_rope_layers"] = rotate;
+}
+
 void write_window(OrderedJson& config, const ModelSpec& model, const std::string& type) {
   const int64_t window = window_of(model);
   if (type == "mistral" || type == "phi3" || type == "mixtral") {
@@ -97,7 +109,9 @@ void write_window(OrderedJson& config, const ModelSpec& model, const std::string
     return;
   }
   const bool always = type == "gemma3_text" || type == "gpt_oss";
-  if (type == "qwen2" || type == "qwen3") config["use_sliding_window"] = window > 0;
+  if (type == "qwen2" || type == "qwen3" || type == "smollm3") {
+    config["use_sliding_window"] = window > 0;
+  }
   if (window == 0 && !always) return;
   if (window > 0) config["sliding_window"] = window;
   write_layers(config, model);
@@ -164,6 +178,7 @@ OrderedJson llama_config(const ModelSpec& model, const WrittenFamily& family) {
     config["rope_local_base_freq"] = model.local_rope_theta;
     config["query_pre_attn_scalar"] = std::round(1 / (model.score_scale() * model.score_scale()));
   }
+  if (type == "smollm3") write_rotating_layers(config, model);
   if (model.experts) write_experts(config, model, type);
   write_window(config, model, type);
   return config;

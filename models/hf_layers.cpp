@@ -93,20 +93,20 @@ std::vector<bool> dense_layers(const Fields& config, const std::string& type, in
   return dense;
 }
 
-// The window of layers that have one; 0: none have. One at least as long as any sequence of the
-// model changes nothing.
-int64_t window_of(const Fields& config, const std::string& type, const ModelSpec& model) {
+// The window of layers that have one; 0: none have.
+int64_t window_of(const Fields& config, const std::string& type) {
   // Absent and null differ: an absent one has the default.
   const auto window = [&](int64_t usual) {
     if (config.has_key("sliding_window") && !config.has("sliding_window")) return int64_t{0};
-    const int64_t tokens = config.has("sliding_window") ? config.whole("sliding_window") : usual;
-    return tokens < model.max_positions ? tokens : 0;
+    return config.has("sliding_window") ? config.whole("sliding_window") : usual;
   };
   if (type == "mistral") return window(4096);
   if (type == "gemma3_text") return window(4096);
   if (type == "gpt_oss") return window(128);
   if (type == "phi3" || type == "mixtral") return window(0);
-  const bool used = config.flag("use_sliding_window", false);
+  // SmolLM3 takes the layers' list by itself.
+  const bool listed = type == "smollm3" && config.has("layer_types");
+  const bool used = listed || config.flag("use_sliding_window", false);
   return used ? window(type == "smollm3" ? 0 : 4096) : 0;
 }
 
@@ -219,14 +219,14 @@ void read_layers(const Fields& config, const std::string& model_type, ModelSpec&
   const std::vector<bool> dense = dense_layers(config, model_type, model.layers);
   const std::vector<bool> rotates = rotating_layers(config, model_type, model.layers);
   const std::vector<bool> windowed = windowed_layers(config, model_type, rotates);
-  const int64_t window = window_of(config, model_type, model);
+  const int64_t window = window_of(config, model_type);
   std::vector<LayerRun> runs;
   for (size_t i = 0; i < dense.size(); ++i) {
     LayerRun run{1, true, model.ffn};
     run.window = windowed[i] ? window : 0;
     run.experts = model.experts && !dense[i];
-    run.positions =
-        windowed[i] && model.local_rope_theta != 0 ? LayerPositions::local : LayerPositions::model;
+    if (windowed[i] && model.local_rope_theta != 0) run.positions = LayerPositions::local;
+    if (!rotates[i]) run.positions = LayerPositions::none;
     if (!runs.empty() && runs.back().like(run)) {
       ++runs.back().layers;
     } else {

@@ -7,6 +7,10 @@
 
 namespace longspan {
 
+bool ModelSpec::works_on_all_tokens() const {
+  return std::all_of(runs.begin(), runs.end(), [](const LayerRun& run) { return run.tokens == 1; });
+}
+
 std::vector<LayerRun> layer_runs(const ModelSpec& model) {
   if (!model.uniform()) return model.runs;
   return {{model.layers, model.attention, model.ffn, 1, model.window, model.experts.has_value()}};

@@ -144,6 +144,8 @@ struct ModelSpec {
 
   /// Whether all layers are alike.
   bool uniform() const { return runs.empty(); }
+  /// Whether all layers work on all tokens.
+  bool works_on_all_tokens() const;
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
   bool gated() const { return activation != Activation::gelu; }

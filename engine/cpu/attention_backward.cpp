@@ -32,6 +32,7 @@ struct Backward {
   bool first_dkv;
   float *dk, *dv;
   HeadRows rows;
+  int64_t window;
 };
 
 // The number of query tiles that a piece has added to dq. The piece of the next keys waits for it.
@@ -58,7 +59,7 @@ class BackwardTile {
   void run(int32_t* before, int32_t& own) {
     const QueryTiling& tiling = call_.tiling;
     pack_keys();
-    for (int64_t index = first_tile(); index < tiling.tiles; ++index) {
+    for (int64_t index = first_tile(); index < end_tile(); ++index) {
       for (int64_t share = 0; share < tiling.shares; ++share) {
         const int64_t turn = index * tiling.shares + share;
         const QueryTile tile(tiling, kv_head_, share, index);
@@ -68,7 +69,11 @@ class BackwardTile {
         Progress(own).store(static_cast<int32_t>(turn + 1), std::memory_order_release);
       }
     }
-    // No piece waits for query tiles that do not see these keys.
+    // Query tiles beyond do not see these keys, so the piece of the next keys need not wait: those
+    // before have been added.
+    if (call_.window > 0) {
+      Progress(own).store(std::numeric_limits<int32_t>::max(), std::memory_order_release);
+    }
     write_gradient(dk_, kLn2, call_.dk);
     write_gradient(dv_, 1, call_.dv);
   }
@@ -79,6 +84,13 @@ class BackwardTile {
   int64_t first_tile() const {
     const int64_t unseen = call_.k0 + key_ - call_.q0;  // positions before the first key
     return std::clamp<int64_t>(unseen, 0, call_.tiling.queries) / call_.tiling.positions;
+  }
+
+  int64_t end_tile() const {
+    if (call_.window == 0) return call_.tiling.tiles;
+    // Positions up to the last that sees the last key.
+    const int64_t seeing = call_.k0 + key_ + keys_ - 1 + call_.window - call_.q0;
+    return ceil_div(std::clamp<int64_t>(seeing, 0, call_.tiling.queries), call_.tiling.positions);
   }
 
   void pack_keys() {
@@ -92,39 +104,48 @@ class BackwardTile {
     std::fill_n(dv_, keys_ * ld_, 0.0F);
   }
 
-  int64_t seen(const QueryTile& tile, int64_t r) const {
+  // The keys of the tile that row r sees: [begin, end).
+  int64_t begin(const QueryTile& tile, int64_t r) const {
+    const int64_t position = call_.q0 + tile.first + r / tile.heads;
+    if (call_.window == 0) return 0;
+    return std::clamp<int64_t>(position - call_.window + 1 - (call_.k0 + key_), 0, keys_);
+  }
+  int64_t end(const QueryTile& tile, int64_t r) const {
     const int64_t position = call_.q0 + tile.first + r / tile.heads;
     return std::clamp<int64_t>(position - (call_.k0 + key_) + 1, 0, keys_);
   }
 
   void differentiate(const QueryTile& tile) {
     const int64_t rows = tile.rows;
-    const int64_t most = seen(tile, rows - 1);
+    const int64_t from = begin(tile, 0) / kTileCols * kTileCols;
+    const int64_t most = std::max<int64_t>(0, end(tile, rows - 1) - from);
     const int64_t width = round_up(most, kTileCols);
-    const float to_base2 = kLog2E / std::sqrt(static_cast<float>(dim_));
+    const float to_base2 = kLog2E * static_cast<float>(call_.model.score_scale());
     gather_rows(tile, call_.q, call_.tiling.width, to_base2, q_, ld_, cols_);
     gather_rows(tile, call_.d_o, call_.rows.o, 1, do_, ld_, cols_);
-    tile_gemm<false>(rows, width, dim_, q_, ld_, 1, kt_, kLds, p_, kLds);
-    tile_gemm<false>(rows, width, dim_, do_, ld_, 1, vt_, kLds, ds_, kLds);
+    tile_gemm<false>(rows, width, dim_, q_, ld_, 1, kt_ + from, kLds, p_, kLds);
+    tile_gemm<false>(rows, width, dim_, do_, ld_, 1, vt_ + from, kLds, ds_, kLds);
     for (int64_t r = 0; r < rows; ++r) {
       float* p = p_ + r * kLds;
       float* ds = ds_ + r * kLds;
       const float lse = call_.lse[tile.scalar(r, call_.rows.lse)] * kLog2E;
       const float delta = call_.delta[tile.scalar(r, call_.rows.delta)];
-      std::fill(p + seen(tile, r), p + width, kNone);
+      const int64_t first = std::min(begin(tile, r) - from, width);
+      std::fill(p, p + first, kNone);
+      std::fill(p + std::max(first, end(tile, r) - from), p + width, kNone);
       for (int64_t j = 0; j < width; j += kLanes) {
         const Vec value = exp2(load(p + j) - lse);
         store(p + j, value);
         store(ds + j, value * (load(ds + j) - delta));
       }
     }
-    tile_gemm<true>(most, cols_, rows, p_, 1, kLds, do_, ld_, dv_, ld_);
-    tile_gemm<true>(most, cols_, rows, ds_, 1, kLds, q_, ld_, dk_, ld_);
-    tile_gemm<false>(rows, cols_, most, ds_, kLds, 1, k_, ld_, dq_, ld_);
+    tile_gemm<true>(most, cols_, rows, p_, 1, kLds, do_, ld_, dv_ + from * ld_, ld_);
+    tile_gemm<true>(most, cols_, rows, ds_, 1, kLds, q_, ld_, dk_ + from * ld_, ld_);
+    tile_gemm<false>(rows, cols_, most, ds_, kLds, 1, k_ + from * ld_, ld_, dq_, ld_);
   }
 
   void add_dq(const QueryTile& tile) {
-    const float scale = 1 / std::sqrt(static_cast<float>(dim_));
+    const auto scale = static_cast<float>(call_.model.score_scale());
     for (int64_t r = 0; r < tile.rows; ++r) {
       float* to = call_.dq + tile.element(r);
       for_lanes(dim_, [&](int64_t j, int64_t count) {
@@ -165,6 +186,19 @@ class BackwardTile {
   alignas(64) float ds_[kRows * kLds];
 };
 
+// Adds to the gradients of the sinks, those of keys whose value is 0.
+void add_sink_gradients(const BlockContext& context, const Backward& call, int64_t queries,
+                        const AttentionTerms<float>& terms) {
+  for_pieces(*context.pool, call.model.heads, [&](int64_t head) {
+    double sum = 0;
+    for (int64_t row = 0; row < queries; ++row) {
+      const float lse = call.lse[row * call.rows.lse + head];
+      sum += std::exp(terms.sinks[head] - lse) * call.delta[row * call.rows.delta + head];
+    }
+    terms.sink_gradients[head] -= static_cast<float>(sum);
+  });
+}
+
 }  // namespace
 
 int64_t attention_backward_workspace(const ModelSpec& model) {
@@ -175,16 +209,19 @@ int64_t attention_backward_workspace(const ModelSpec& model) {
 void attention_backward(const BlockContext& context, const float* q, const float* k, const float* v,
                         const float* d_o, const float* lse, const float* delta, int64_t q0,
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
-                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows) {
+                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows,
+                        const AttentionTerms<float>& terms) {
   const ModelSpec& model = *context.model;
-  const Backward call{model,     QueryTiling(model, kRows, nq),
-                      q,         k,
-                      v,         d_o,
-                      lse,       delta,
-                      q0,        k0,
-                      nk,        dq,
-                      first_dkv, dk,
-                      dv,        rows.of(model)};
+  const Backward call{model,       QueryTiling(model, kRows, nq),
+                      q,           k,
+                      v,           d_o,
+                      lse,         delta,
+                      q0,          k0,
+                      nk,          dq,
+                      first_dkv,   dk,
+                      dv,          rows.of(model),
+                      terms.window};
+  if (terms.sinks != nullptr) add_sink_gradients(context, call, nq, terms);
   if (first_dq) zero(*context.pool, dq, nq * model.attention_width());
   // The counters of a round, [kRound, Hkv]. Pieces are started in order, so none waits for a piece
   // that has not started.

@@ -24,6 +24,7 @@ struct Forward {
   bool first;
   float *o, *lse;
   HeadRows rows;
+  AttentionTerms<float> terms;
 };
 
 template <int64_t kCapacity>
@@ -35,9 +36,10 @@ class ForwardTile {
   void run() {
     const int64_t last = call_.q0 + tile_.first + tile_.positions - 1;  // global position
     const int64_t visible = std::min(call_.nk, last - call_.k0 + 1);
-    if (visible <= 0 && !call_.first) return;
+    const int64_t hidden = std::max<int64_t>(0, hidden_before(0) - call_.k0);
+    if (visible <= hidden && !call_.first) return;
     seed();
-    for (int64_t key = 0; key < visible; key += kKeys) {
+    for (int64_t key = hidden; key < visible; key += kKeys) {
       const int64_t keys = std::min(kKeys, visible - key);
       pack_keys(key, keys);
       for (int64_t row = 0; row < tile_.rows; row += kStep) {
@@ -51,16 +53,20 @@ class ForwardTile {
   static constexpr int64_t kStride = tile_stride(kCapacity);
 
   void seed() {
-    const float to_base2 = kLog2E / std::sqrt(static_cast<float>(dim_));
+    const float to_base2 = kLog2E * static_cast<float>(call_.model.score_scale());
     gather_rows(tile_, call_.q, call_.tiling.width, to_base2, q_, ld_, dim_);
     if (!call_.first) {
       gather_rows(tile_, call_.o, call_.rows.o, 1, o_, ld_, cols_);
     } else {
       std::fill_n(o_, tile_.rows * ld_, 0.0F);
     }
+    // A sink is a key of value 0.
+    const float* sinks = call_.terms.sinks;
     for (int64_t r = 0; r < tile_.rows; ++r) {
-      max_[r] = call_.first ? kNone : call_.lse[tile_.scalar(r, call_.rows.lse)] * kLog2E;
-      sum_[r] = call_.first ? 0 : 1;
+      max_[r] = !call_.first       ? call_.lse[tile_.scalar(r, call_.rows.lse)] * kLog2E
+                : sinks != nullptr ? sinks[tile_.head + r % tile_.heads] * kLog2E
+                                   : kNone;
+      sum_[r] = call_.first && sinks == nullptr ? 0 : 1;
     }
   }
 
@@ -71,28 +77,40 @@ class ForwardTile {
     pack_rows(call_.v + at, g, keys, dim_, v_, ld_, cols_);
   }
 
-  // The number of keys of the tile that row r sees.
-  int64_t seen(int64_t r, int64_t key, int64_t keys) const {
-    const int64_t position = call_.q0 + tile_.first + r / tile_.heads;
-    return std::clamp<int64_t>(position - (call_.k0 + key) + 1, 0, keys);
+  int64_t position(int64_t r) const { return call_.q0 + tile_.first + r / tile_.heads; }
+  // The first position that row r sees.
+  int64_t hidden_before(int64_t r) const {
+    return call_.terms.window > 0 ? std::max<int64_t>(0, position(r) - call_.terms.window + 1) : 0;
+  }
+  // The keys of the tile that row r sees: [begin, end).
+  int64_t begin(int64_t r, int64_t key, int64_t keys) const {
+    return std::clamp<int64_t>(hidden_before(r) - (call_.k0 + key), 0, keys);
+  }
+  int64_t end(int64_t r, int64_t key, int64_t keys) const {
+    return std::clamp<int64_t>(position(r) - (call_.k0 + key) + 1, 0, keys);
   }
 
   void attend(int64_t row, int64_t rows, int64_t key, int64_t keys) {
-    const int64_t most = seen(row + rows - 1, key, keys);
-    if (most == 0) return;
-    const int64_t width = round_up(most, kTileCols);
-    tile_gemm<false>(rows, width, dim_, q_ + row * ld_, ld_, 1, k_, kLds, scores_, kLds);
+    const int64_t from = begin(row, key, keys) / kTileCols * kTileCols;
+    const int64_t to = end(row + rows - 1, key, keys);
+    if (to <= from) return;
+    const int64_t width = round_up(to - from, kTileCols);
+    tile_gemm<false>(rows, width, dim_, q_ + row * ld_, ld_, 1, k_ + from, kLds, scores_, kLds);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t r = row + i;
-      update_row(scores_ + i * kLds, seen(r, key, keys), width, max_[r], sum_[r], o_ + r * ld_);
+      const int64_t first = std::min(begin(r, key, keys) - from, width);
+      const int64_t seen = std::max(first, end(r, key, keys) - from);
+      update_row(scores_ + i * kLds, first, seen, width, max_[r], sum_[r], o_ + r * ld_);
     }
-    tile_gemm<true>(rows, cols_, most, scores_, kLds, 1, v_, ld_, o_ + row * ld_, ld_);
+    tile_gemm<true>(rows, cols_, to - from, scores_, kLds, 1, v_ + from * ld_, ld_, o_ + row * ld_,
+                    ld_);
   }
 
-  // Turns scores into probabilities relative to the row's running maximum, and rescales the earlier
-  // sums to a new maximum.
-  void update_row(float* s, int64_t seen, int64_t width, float& row_max, float& row_sum,
-                  float* o) const {
+  // Turns the scores of keys [first, seen) into probabilities relative to the row's running
+  // maximum, and rescales the earlier sums to a new maximum.
+  void update_row(float* s, int64_t first, int64_t seen, int64_t width, float& row_max,
+                  float& row_sum, float* o) const {
+    std::fill(s, s + first, kNone);
     std::fill(s + seen, s + width, kNone);
     Vec top = broadcast(row_max);
     for (int64_t j = 0; j < width; j += kLanes) top = max(top, load(s + j));
@@ -147,10 +165,12 @@ int64_t attention_forward_workspace(const ModelSpec&) { return 0; }
 
 void attention_forward(const BlockContext& context, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
-                       float* lse, float* /*workspace*/, HeadRows rows) {
+                       float* lse, float* /*workspace*/, HeadRows rows,
+                       const AttentionTerms<float>& terms) {
   const ModelSpec& model = *context.model;
   const Forward call{
-      model, QueryTiling(model, kRows, nq), q, k, v, q0, k0, nk, first, o, lse, rows.of(model)};
+      model, QueryTiling(model, kRows, nq), q, k, v, q0, k0, nk, first, o, lse, rows.of(model),
+      terms};
   const QueryTiling& tiling = call.tiling;
   const int64_t per_tile = model.kv_heads * tiling.shares;
   for_pieces(*context.pool, tiling.tiles * per_tile, [&](int64_t piece) {

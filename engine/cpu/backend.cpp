@@ -27,8 +27,10 @@ struct Blocks {
   void qkv_forward(auto... args) { cpu::qkv_forward(layer, args...); }
   void attention_forward(const float* q, const float* k, const float* v, int64_t q0, int64_t nq,
                          int64_t k0, int64_t nk, bool first, float* o, float* lse, float* workspace,
-                         float* /*o_sum: o is float*/, HeadRows rows) {
-    cpu::attention_forward(attention, q, k, v, q0, nq, k0, nk, first, o, lse, workspace, rows);
+                         float* /*o_sum: o is float*/, HeadRows rows,
+                         const AttentionTerms<float>& terms) {
+    cpu::attention_forward(attention, q, k, v, q0, nq, k0, nk, first, o, lse, workspace, rows,
+                           terms);
   }
   void merge_outputs(const float* part, const float* part_lse, int64_t n, float* o, float* lse,
                      float* /*o_sum: o is float*/, HeadRows rows) {
@@ -53,9 +55,10 @@ struct Blocks {
   void attention_backward(const float* q, const float* k, const float* v, const float* d_o,
                           const float* lse, const float* delta, int64_t q0, int64_t nq, int64_t k0,
                           int64_t nk, bool first_dq, float* dq, bool first_dkv, float* dk,
-                          float* dv, float* workspace, HeadRows rows) {
+                          float* dv, float* workspace, HeadRows rows,
+                          const AttentionTerms<float>& terms) {
     cpu::attention_backward(attention, q, k, v, d_o, lse, delta, q0, nq, k0, nk, first_dq, dq,
-                            first_dkv, dk, dv, workspace, rows);
+                            first_dkv, dk, dv, workspace, rows, terms);
   }
   void qkv_backward(auto... args) { cpu::qkv_backward(layer, args...); }
   void qkv_backward_input(auto... args) { cpu::qkv_backward_input(layer, args...); }

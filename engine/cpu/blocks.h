@@ -110,23 +110,27 @@ void qkv_backward_weight(const BlockContext&, const float* h, int64_t n, const f
                          float* unit_gradient);
 
 /// Causal attention of queries at global positions [q0, q0+nq) over keys at [k0, k0+nk): the key at
-/// position p is visible to queries at positions >= p; masked tiles are skipped. Scale 1/sqrt(D).
-/// With `first`, o[nq,A] and lse[nq,H] (natural log) are written. Otherwise the new keys are merged
-/// into them in the max-shifted form: m = max(a, b), never exp of a positive difference. REQUIRES:
-/// with `first`, every query sees at least one key.
+/// position p is visible to queries at positions p .. p + window - 1 (without a window >= p);
+/// masked tiles are skipped. Scale score_scale(). With `first`, o[nq,A] and lse[nq,H] (natural log)
+/// are written: 0 and -infinity for a query that sees no key. Otherwise the new keys are merged
+/// into them in the max-shifted form: m = max(a, b), never exp of a positive difference. A sink
+/// counts in lse. REQUIRES: sinks are only given with `first`.
 void attention_forward(const BlockContext&, const float* q, const float* k, const float* v,
                        int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool first, float* o,
-                       float* lse, float* workspace, HeadRows rows = {});
+                       float* lse, float* workspace, HeadRows rows = {},
+                       const AttentionTerms<float>& terms = {});
 /// Merges part[n,A], the output of the same queries for other keys, and part_lse[n,H], with rows as
 /// far apart as those of lse, into o and lse in the same form.
 void merge_outputs(const BlockContext&, const float* part, const float* part_lse, int64_t n,
                    float* o, float* lse, HeadRows rows = {});
 /// The backward of the same rectangle from the *global* lse and delta = rowsum(do*o) [nq,H].
-/// dq[nq,A], dk[nk,G], dv[nk,G] are written if their first_ flag is set, otherwise +=.
+/// dq[nq,A], dk[nk,G], dv[nk,G] are written if their first_ flag is set, otherwise +=. With sinks,
+/// their gradients are added: the sums over the queries of -exp(sink - lse) * delta.
 void attention_backward(const BlockContext&, const float* q, const float* k, const float* v,
                         const float* d_o, const float* lse, const float* delta, int64_t q0,
                         int64_t nq, int64_t k0, int64_t nk, bool first_dq, float* dq,
-                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows = {});
+                        bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows = {},
+                        const AttentionTerms<float>& terms = {});
 
 /// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. With x null, only the product is written:
 /// one rank's part of a tensor group's sum.

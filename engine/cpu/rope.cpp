@@ -14,7 +14,7 @@ constexpr int64_t kFrequencies = 64;
 }  // namespace
 
 Rope::Rope(const ModelSpec& model)
-    : half_(model.head_dim / 2), frequency_(rope_frequencies(model)) {
+    : dim_(model.head_dim), half_(rotated_columns(model) / 2), frequency_(rope_frequencies(model)) {
   const double magnitude = rope_magnitude(model);
   for (int64_t p = 0; p < kAnchor; ++p) {
     for (const double frequency : frequency_) {
@@ -58,7 +58,7 @@ void Rope::rotate_rows(int64_t begin, int64_t end, const TokenPositions& tokens,
             static_cast<float>(sign * (anchor_sin[f] * step_cos[f] + anchor_cos[f] * step_sin[f]));
       }
       for (int64_t head = 0; head < heads; ++head) {
-        float* low = x + (i * heads + head) * 2 * half_ + first;
+        float* low = x + (i * heads + head) * dim_ + first;
         float* high = low + half_;
         for_lanes(count, [&](int64_t j, int64_t lanes) {
           const Vec a = load(low + j, lanes);

@@ -33,9 +33,10 @@ class Rope {
   void rotate_rows(int64_t begin, int64_t end, const TokenPositions& tokens, int64_t heads,
                    Turn turn, float* x) const;
 
-  int64_t half_ = 0;               // D/2
-  std::vector<double> frequency_;  // [D/2] radians per position
-  std::vector<double> cos_, sin_;  // [kAnchor, D/2]
+  int64_t dim_ = 0;                // D
+  int64_t half_ = 0;               // R/2, where the first R columns of a head are rotated
+  std::vector<double> frequency_;  // [R/2] radians per position
+  std::vector<double> cos_, sin_;  // [kAnchor, R/2]
 };
 
 }  // namespace longspan::cpu

@@ -1,6 +1,6 @@
 // Attention of one rectangle of queries and keys, forward and backward, by a library's kernels and
 // by our own. For the semantics see engine/cpu/blocks.h: the key at position p is visible to
-// queries at positions >= p; log-sum-exps are global and natural.
+// queries at positions p .. p + window - 1; log-sum-exps are global and natural.
 //
 // Legend: nq queries, nk keys, H query heads, Hkv key/value heads, D head dim, A = H*D, G = Hkv*D.
 // T is float or bfloat16.
@@ -19,19 +19,33 @@ struct AttentionShape {
   /// Position of the first query minus that of the first key: keys [0, offset + i] are visible to
   /// query i. If it is at least keys - 1, no key is masked.
   int64_t offset = 0;
-  HeadRows rows;  // all nonzero
+  HeadRows rows;           // all nonzero
+  int64_t window = 0;      // as AttentionTerms::window
+  double score_scale = 0;  // 0: 1/sqrt(D)
 
   bool masks() const { return offset < keys - 1; }
-  float scale() const;  // 1/sqrt(D)
+  /// Whether the window hides a key from the last query.
+  bool cuts() const { return window > 0 && offset + queries > window; }
+  /// The keys that query i sees: [first_seen(i), end_seen(i)).
+  LONGSPAN_BODY int64_t first_seen(int64_t i) const {
+    const int64_t hidden = window > 0 ? offset + i + 1 - window : 0;
+    return hidden < 0 ? 0 : hidden < keys ? hidden : keys;
+  }
+  LONGSPAN_BODY int64_t end_seen(int64_t i) const {
+    return offset + i + 1 < keys ? offset + i + 1 : keys;
+  }
+  float scale() const;
   AttentionCall call(bool deterministic = false, int64_t compute_capability = 0) const {
-    return {heads, kv_heads, head_dim, queries, keys, deterministic, compute_capability};
+    return {heads, kv_heads,      head_dim,           queries,
+            keys,  deterministic, compute_capability, cuts() ? window : 0};
   }
 };
 
 /// The shape of `share`'s heads, with queries from position q0 and keys from k0 on.
 inline AttentionShape rectangle(const ModelSpec& share, int64_t q0, int64_t nq, int64_t k0,
-                                int64_t nk, HeadRows rows) {
-  return {share.heads, share.kv_heads, share.head_dim, nq, nk, q0 - k0, rows.of(share)};
+                                int64_t nk, HeadRows rows, int64_t window = 0) {
+  return {share.heads,    share.kv_heads, share.head_dim,       nq, nk, q0 - k0,
+          rows.of(share), window,         share.attention_scale};
 }
 
 /// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.

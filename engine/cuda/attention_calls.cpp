@@ -19,8 +19,9 @@ class Recorder {
 
   using T = bfloat16;
   void attention_forward(const T*, const T*, const T*, int64_t q0, int64_t nq, int64_t k0,
-                         int64_t nk, bool first, T*, float*, T*, float* o_sum, HeadRows rows) {
-    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows);
+                         int64_t nk, bool first, T*, float*, T*, float* o_sum, HeadRows rows,
+                         const AttentionTerms<T>& terms) {
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms.window);
     const bool into_sum = o_sum != nullptr;
     if (!library_forwards(shape, first, into_sum)) return;
     calls_.insert({key_of(forward_call(shape, into_sum), false, false),
@@ -28,12 +29,12 @@ class Recorder {
   }
   void attention_backward(const T*, const T*, const T*, const T*, const float*, const float*,
                           int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool, float*, bool,
-                          float*, float*, T*, HeadRows rows) {
-    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows);
+                          float*, float*, T*, HeadRows rows, const AttentionTerms<T>& terms) {
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms.window);
     if (!fits_library(shape, true)) return;
     const AttentionCall tile = backward_tile(shape.call(deterministic_, compute_capability_));
     const int64_t room = attention_backward_workspace(tile).inside_bytes;
-    for_each_tile(shape, tile, [&](const AttentionShape& of_tile, int64_t) {
+    for_each_tile(shape, tile, [&](const AttentionShape& of_tile, int64_t, int64_t) {
       for_each_part(of_tile, tile, [&](const AttentionShape& part, int64_t) {
         calls_.insert({key_of(part, true, deterministic_), room});
       });

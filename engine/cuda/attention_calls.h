@@ -25,13 +25,17 @@ inline AttentionShape forward_call(AttentionShape shape, bool into_sum) {
   return shape;
 }
 
-/// Calls body(part, first): the tiles of a backward, each with its first query.
+/// Calls body(part, first, key): the tiles of a backward, each with its first query and key.
 template <class Body>
 void for_each_tile(const AttentionShape& shape, const AttentionCall& tile, const Body& body) {
   const int64_t tiles = ceil_div(shape.queries, tile.queries);
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t first = shape.queries * i / tiles;
-    body(part_of_queries(shape, first, shape.queries * (i + 1) / tiles - first), first);
+    const int64_t n = shape.queries * (i + 1) / tiles - first;
+    AttentionShape all = shape;
+    all.offset += first;
+    all.queries = n;
+    body(part_of_queries(shape, first, n), first, first_key_of(all));
   }
 }
 

@@ -36,7 +36,10 @@ enum Uid : int64_t { kQ = 1, kK, kV, kO, kStatistics, kDO, kDQ, kDK, kDV };
 std::string text_of(const AttentionKey& key) {
   return fmt::format("attention {} of {} queries and {} keys, {} heads of {}, {} of keys{}{}",
                      key.backward ? "backward" : "forward", key.queries, key.keys, key.heads,
-                     key.head_dim, key.kv_heads, key.masks ? ", causal" : "",
+                     key.head_dim, key.kv_heads,
+                     key.window > 0 ? fmt::format(", window of {}", key.window)
+                     : key.masks    ? ", causal"
+                                    : "",
                      key.deterministic ? ", deterministic" : "");
 }
 
@@ -64,6 +67,7 @@ void set_mask(const AttentionKey& key, Options& options) {
       .set_diagonal_alignment(key.queries == key.keys ? fe::DiagonalAlignment_t::TOP_LEFT
                                                       : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
+  if (key.window > 0) options.set_diagonal_band_left_bound(key.window);
 }
 
 // A graph that tells how much of its workspace is the frontend's own.
@@ -82,9 +86,7 @@ Graph make_graph(const AttentionKey& key, int compute_capability) {
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const int64_t q_row = key.heads * key.head_dim, kv_row = key.kv_heads * key.head_dim;
-  AttentionShape shape;
-  shape.head_dim = key.head_dim;
-  const float scale = shape.scale();
+  const float scale = key.scale;
   const auto q = graph.tensor(attributes(kQ, key.heads, key.queries, key.head_dim, q_row));
   const auto k = graph.tensor(attributes(kK, key.kv_heads, key.keys, key.head_dim, kv_row));
   const auto v = graph.tensor(attributes(kV, key.kv_heads, key.keys, key.head_dim, kv_row));

@@ -1,11 +1,14 @@
 // Attention by a library's fused kernels where they apply, by our own elsewhere.
+#include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "engine/cuda/attention.h"
 #include "engine/cuda/attention_calls.h"
 #include "engine/cuda/fused_attention.h"
 #include "engine/cuda/kernels/attention_glue.h"
 #include "engine/cuda/libraries.h"
+#include "engine/cuda/memory.h"
 
 namespace longspan::cuda {
 namespace {
@@ -34,7 +37,8 @@ void fused_forward(const Queue& queue, const AttentionForward<bfloat16>& call) {
 }
 
 // One tile of queries with all the keys that any of them sees, in parts. Earlier tiles have written
-// the gradients of the first `met` keys; no part straddles that boundary.
+// the gradients of the first `met` of these keys. No part straddles that boundary, unless a window
+// cuts the only one.
 void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& call,
                          const AttentionBackwardWorkspace& at, const AttentionCall& tile,
                          int64_t met) {
@@ -60,11 +64,19 @@ void fused_backward_tile(const Queue& queue, const AttentionBackward<bfloat16>& 
     x.v = call.v + first * kv_row;
     queue.libraries->attention().run(key_of(keys, true, call.deterministic), x);
     if (call.without_glue) return;
-    const int64_t of_keys = keys.keys * kv_row;
-    const bool first_dkv = call.first_dkv && first >= met;
-    accumulate(queue, {{{x.dq, call.dq, elements, call.first_dq && first == 0},
-                        {x.dk, call.dk + first * kv_row, of_keys, first_dkv},
-                        {x.dv, call.dv + first * kv_row, of_keys, first_dkv}}});
+    // Keys that have gradients, and then those without.
+    const int64_t known = std::clamp<int64_t>(met - first, 0, keys.keys);
+    bool first_dq = call.first_dq && first == 0;
+    int64_t of_query = elements;
+    for (const auto& [from, end] : {std::pair<int64_t, int64_t>{0, known}, {known, keys.keys}}) {
+      if (from == end) continue;
+      const int64_t part = from * kv_row, at = (first + from) * kv_row, n = (end - from) * kv_row;
+      const bool first_dkv = call.first_dkv && from >= known;
+      accumulate(queue, {{{x.dq, call.dq, of_query, first_dq},
+                          {x.dk + part, call.dk + at, n, first_dkv},
+                          {x.dv + part, call.dv + at, n, first_dkv}}});
+      of_query = 0;
+    }
   });
 }
 
@@ -74,17 +86,27 @@ void fused_backward(const Queue& queue, const AttentionBackward<bfloat16>& call,
                     const AttentionCall& tile) {
   const AttentionShape& s = call.shape;
   const AttentionBackwardWorkspace at = attention_backward_workspace(tile);
-  int64_t met = 0;
-  for_each_tile(s, tile, [&](const AttentionShape& part, int64_t first) {
+  const int64_t kv_row = s.kv_heads * s.head_dim;
+  int64_t met = first_key_of(s);
+  if (call.first_dkv && !call.without_glue) {  // no tile has keys that a window hides from all
+    for (float* gradient : {call.dk, call.dv}) {
+      zero_bytes(queue, reinterpret_cast<std::byte*>(gradient), met * kv_row * 4);
+    }
+  }
+  for_each_tile(s, tile, [&](const AttentionShape& part, int64_t first, int64_t key) {
     AttentionBackward<bfloat16> of_tile = call;
     of_tile.shape = part;
+    of_tile.k += key * kv_row;
+    of_tile.v += key * kv_row;
+    of_tile.dk += key * kv_row;
+    of_tile.dv += key * kv_row;
     of_tile.q += first * s.heads * s.head_dim;
     of_tile.dq += first * s.heads * s.head_dim;
     of_tile.d_o += first * s.rows.o;
     of_tile.lse += first * s.rows.lse;
     of_tile.delta += first * s.rows.delta;
-    fused_backward_tile(queue, of_tile, at, tile, met);
-    met = part.keys;
+    fused_backward_tile(queue, of_tile, at, tile, met - key);
+    met = key + part.keys;
   });
 }
 

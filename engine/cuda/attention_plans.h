@@ -14,14 +14,16 @@
 namespace longspan::cuda {
 
 /// Everything that a plan depends on. There are two masks: none, and the causal one whose last
-/// query sees the last key.
+/// query sees the last key, which a window may cut.
 struct AttentionKey {
   bool backward = false;
   bool masks = false;
   bool deterministic = false;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t queries = 0, keys = 0;
-  int64_t o_row = 0;  // elements from one row of o (or d_o) to the next
+  int64_t o_row = 0;   // elements from one row of o (or d_o) to the next
+  float scale = 0;     // of the scores
+  int64_t window = 0;  // keys that a query sees, if it does not see all before its own
   auto operator<=>(const AttentionKey&) const = default;
 };
 
@@ -32,11 +34,15 @@ AttentionKey key_of(const AttentionShape& shape, bool backward, bool determinist
 /// of the two masks.
 bool fits_library(const AttentionShape& shape, bool backward);
 
-/// The part of a shape with n queries from `first` on and the keys that any of them sees.
+/// The keys that some query sees, of a shape that a window cuts: the first of them.
+int64_t first_key_of(const AttentionShape& shape);
+/// The part of a shape with n queries from `first` on and the keys that any of them sees, from
+/// first_key_of() that part on if a window cuts it.
 AttentionShape part_of_queries(const AttentionShape& shape, int64_t first, int64_t n);
 
 /// The keys from `first` on for one call of the backward: first those that all queries see, at most
-/// `most` at a time, then the square cut by the mask. REQUIRES: fits_library(shape).
+/// `most` at a time, then the square cut by the mask; with a window all at once. REQUIRES:
+/// fits_library(shape).
 AttentionShape part_of_keys(const AttentionShape& shape, int64_t first, int64_t most);
 
 /// Returns why the frontend rejects the shape for this compute capability (80, 90, 100); empty if

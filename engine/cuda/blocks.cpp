@@ -306,20 +306,29 @@ void Blocks<T>::qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float*
 template <class T>
 void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq,
                                   int64_t k0, int64_t nk, bool first, T* o, float* lse,
-                                  T* workspace, float* o_sum, HeadRows rows) {
+                                  T* workspace, float* o_sum, HeadRows rows,
+                                  const AttentionTerms<T>& terms) {
+  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms.window);
   cuda::attention_forward<T>(
-      queue_, {rectangle(layers_.attention(), q0, nq, k0, nk, rows), q, k, v, first, o, lse,
-               reinterpret_cast<std::byte*>(workspace), o_sum});
+      queue_, {shape, q, k, v, first, o, lse, reinterpret_cast<std::byte*>(workspace), o_sum});
+  if (terms.sinks == nullptr) return;
+  add_sinks<T>(queue_, terms.sinks, nq, shape.heads, shape.head_dim, o_sum, o, shape.rows.o, lse,
+               shape.rows.lse);
 }
 
 template <class T>
 void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* d_o,
                                    const float* lse, const float* delta, int64_t q0, int64_t nq,
                                    int64_t k0, int64_t nk, bool first_dq, float* dq, bool first_dkv,
-                                   float* dk, float* dv, T* workspace, HeadRows rows) {
-  cuda::attention_backward<T>(queue_, {rectangle(layers_.attention(), q0, nq, k0, nk, rows), q, k,
-                                       v, d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
-                                       reinterpret_cast<std::byte*>(workspace), deterministic_});
+                                   float* dk, float* dv, T* workspace, HeadRows rows,
+                                   const AttentionTerms<T>& terms) {
+  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms.window);
+  cuda::attention_backward<T>(queue_,
+                              {shape, q, k, v, d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
+                               reinterpret_cast<std::byte*>(workspace), deterministic_});
+  if (terms.sinks == nullptr) return;
+  add_sink_gradients<T>(queue_, terms.sinks, lse, shape.rows.lse, delta, shape.rows.delta, nq,
+                        shape.heads, terms.sink_gradients);
 }
 
 template <class T>

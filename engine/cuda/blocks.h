@@ -42,11 +42,11 @@ class Blocks {
   void qkv_backward_weight(const T* h, int64_t n, const T* dqkv, float* unit_gradient);
   void attention_forward(const T* q, const T* k, const T* v, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T* o, float* lse, T* workspace, float* o_sum,
-                         HeadRows rows);
+                         HeadRows rows, const AttentionTerms<T>& terms);
   void attention_backward(const T* q, const T* k, const T* v, const T* d_o, const float* lse,
                           const float* delta, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
                           bool first_dq, float* dq, bool first_dkv, float* dk, float* dv,
-                          T* workspace, HeadRows rows);
+                          T* workspace, HeadRows rows, const AttentionTerms<T>& terms);
   void merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
                      float* o_sum, HeadRows rows);
   void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);

@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "engine/runtime/layer_offsets.h"
+
 namespace longspan {
 namespace {
 
@@ -53,7 +55,9 @@ LayerShape::LayerShape(const ModelSpec& model, const Lengths& lengths)
       share_(share_of(model_, lengths.head_shares())),
       kv_groups_(kv_groups(model_, lengths)),
       head_groups_(lengths.head_groups),
-      ranks_(lengths.ulysses) {}
+      ranks_(lengths.ulysses) {
+  if (model_.attention_sinks) sinks_ = layer_offsets(model_).sinks;
+}
 
 HeadGroup LayerShape::group_of(int64_t group) const {
   const int64_t kv_group = group * kv_groups_ / head_groups_;

@@ -43,10 +43,15 @@ class LayerShape {
   /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
   /// group attend with.
   HeadGroup group_of(int64_t group) const;
+  /// The place in the layer's parameters of the sinks of the heads that a rank attends with. A
+  /// model without sinks has none.
+  int64_t sinks_of(const Place& place, int64_t group) const {
+    return sinks_ + (place.ulysses * head_groups_ + group) * share_.heads;
+  }
 
  private:
   ModelSpec model_, share_;
-  int64_t kv_groups_, head_groups_, ranks_;
+  int64_t kv_groups_, head_groups_, ranks_, sinks_ = 0;
 };
 
 /// What a backend computes once about the programs that it will run.
@@ -101,9 +106,20 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t own = lengths.own_block(), own_run = lengths.own_run();
   const int64_t block = lengths.dense_block(), own_chunk = lengths.own_chunk();
   const int64_t chunk = lengths.chunk, index = op.index;
-  // Attention needs positions only where the causal mask cuts: in the query's own chunk.
+  // Attention needs positions only where the causal mask or a window cuts: those of queries after
+  // the first key. Elsewhere the first query follows the last key.
   const int64_t kv_rows = shape.kv_chunks * chunk;
-  const int64_t query = shape.diagonal ? kv_rows - chunk : kv_rows;
+  const bool cuts = shape.diagonal || shape.distance > 0;
+  const int64_t query = shape.diagonal       ? kv_rows - chunk
+                        : shape.distance > 0 ? shape.distance * chunk
+                                             : kv_rows;
+  const auto terms_of = [&](const auto& b) {
+    AttentionTerms<E> terms;
+    terms.window = cuts ? model.window : 0;
+    if (!b.has("params")) return terms;
+    terms.sinks = b.template whole<E>("params") + layers.sinks_of(p.place, op.head_group);
+    return terms;
+  };
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
   };
@@ -141,7 +157,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.attention_forward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
                                b.at<E>("v", op.kv_first), query, chunk, 0, kv_rows, shape.first,
                                b.heads<E>("o"), b.heads<F>("lse"), b.whole<E>("workspace"),
-                               b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")});
+                               b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")}, terms_of(b));
       return true;
     }
     case OpKind::merge_outputs: {
@@ -259,12 +275,16 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::attention_backward: {
       const BoundOp<OpKind::attention_backward> b(p, op, pointers);
+      AttentionTerms<E> terms = terms_of(b);
+      if (b.has("grads")) {
+        terms.sink_gradients = b.whole<F>("grads") + layers.sinks_of(p.place, op.head_group);
+      }
       blocks.attention_backward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
                                 b.at<E>("v", op.kv_first), b.heads<E>("d_o"), b.heads<F>("lse"),
                                 b.heads<F>("delta"), query, chunk, 0, kv_rows, op.first_dq,
                                 b.at<F>("dq", index), op.first_dkv, b.at<F>("dk", op.kv_first),
                                 b.at<F>("dv", op.kv_first), b.whole<E>("workspace"),
-                                {b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")});
+                                {b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")}, terms);
       return true;
     }
     case OpKind::qkv_backward: {

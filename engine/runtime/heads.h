@@ -27,4 +27,13 @@ struct HeadRows {
   }
 };
 
+/// What attention has besides the causal mask. Without it all keys up to its own are visible to a
+/// query.
+template <class Element>
+struct AttentionTerms {
+  int64_t window = 0;               // keys that a query sees, with its own; 0: all
+  const Element* sinks = nullptr;   // [H] scores of keys of value 0, if this op includes them
+  float* sink_gradients = nullptr;  // [H], added to
+};
+
 }  // namespace longspan

@@ -37,6 +37,7 @@ LayerOffsets layer_offsets(const ModelSpec& model) {
   at.k_norm = cursor.take(model.head_dim, attends && model.qk_norm);
   at.out_weight = cursor.take(d * model.attention_width(), attends);
   at.out_bias = cursor.take(d, attends && model.attention_out_bias);
+  at.sinks = cursor.take(model.heads, attends && model.attention_sinks);
   at.norm2_weight = cursor.take(d);
   at.norm2_bias = cursor.take(d, norm_bias);
   at.up_weight = cursor.take(w * d);

@@ -14,6 +14,7 @@ struct LayerOffsets {
   int64_t qkv_weight = -1, qkv_bias = -1;
   int64_t q_norm = -1, k_norm = -1;
   int64_t out_weight = -1, out_bias = -1;
+  int64_t sinks = -1;
   int64_t norm2_weight = -1, norm2_bias = -1;
   int64_t up_weight = -1, up_bias = -1;
   int64_t down_weight = -1, down_bias = -1;

@@ -20,7 +20,7 @@ double llama3(double frequency, const RopeScaling& s) {
 // The index of the pair of a head's columns that makes `turns` turns in the original positions.
 double pair_of(double turns, const ModelSpec& model) {
   const auto positions = static_cast<double>(model.rope_scaling->original_max_positions);
-  return static_cast<double>(model.head_dim) *
+  return static_cast<double>(rotated_columns(model)) *
          std::log(positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(model.rope_theta));
 }
 
@@ -30,8 +30,8 @@ double yarn(double frequency, int64_t pair, const ModelSpec& model) {
   const RopeScaling& s = *model.rope_scaling;
   const double fast = pair_of(s.beta_fast, model), slow = pair_of(s.beta_slow, model);
   const double low = std::max(s.truncates ? std::floor(fast) : fast, 0.0);
-  double high =
-      std::min(s.truncates ? std::ceil(slow) : slow, static_cast<double>(model.head_dim - 1));
+  double high = std::min(s.truncates ? std::ceil(slow) : slow,
+                         static_cast<double>(rotated_columns(model) - 1));
   if (low == high) high += 0.001;
   const double divided = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
   return divided * frequency / s.factor + (1 - divided) * frequency;
@@ -52,6 +52,10 @@ double scaled(double frequency, int64_t pair, const ModelSpec& model) {
 
 }  // namespace
 
+int64_t rotated_columns(const ModelSpec& model) {
+  return std::llround(model.rotary_share * static_cast<double>(model.head_dim));
+}
+
 double rope_magnitude(const ModelSpec& model) {
   const bool yarn = model.rope_scaling && model.rope_scaling->type == RopeType::yarn;
   return yarn ? model.rope_scaling->attention_factor : 1;
@@ -60,8 +64,9 @@ double rope_magnitude(const ModelSpec& model) {
 std::vector<double> rope_frequencies(const ModelSpec& model) {
   assert(model.positions == Positions::rope);
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < model.head_dim / 2; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(model.head_dim);
+  const int64_t columns = rotated_columns(model);
+  for (int64_t i = 0; i < columns / 2; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(columns);
     frequencies.push_back(scaled(std::pow(model.rope_theta, -exponent), i, model));
   }
   return frequencies;

@@ -7,7 +7,10 @@
 
 namespace longspan {
 
-/// Returns the radians per position of each of the D/2 column pairs of a head: theta^(-2i/D),
+/// The columns of a head that are rotated, the first ones: R of D.
+int64_t rotated_columns(const ModelSpec& model);
+
+/// Returns the radians per position of each of the R/2 pairs of rotated columns: theta^(-2i/R),
 /// scaled as model.rope_scaling says. REQUIRES: model.positions is rope.
 std::vector<double> rope_frequencies(const ModelSpec& model);
 

@@ -27,13 +27,12 @@ class Kernels {
     product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
     product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
-  // `products` products over the pairs of these queries that a causal mask leaves. The slowest rank
-  // has `slowest` times an equal share of them. If attention is linear in the length, a query sees
-  // at most `window` keys.
-  // Where attention is linear in the length, a query sees no more than a window of them.
+  // `products` products over the pairs of these queries that a causal mask leaves, of which windows
+  // of the model leave `seen`. The slowest rank has `slowest` times an equal share of them. If
+  // attention is linear in the length, a query sees at most `window` keys.
   void attention(Kernel kernel, double products, double queries, double keys, double dim,
-                 double batch, double slowest, double window) {
-    const double all = keys * (keys + 1) / 2 * (queries / keys);
+                 double batch, double slowest, double window, double seen) {
+    const double all = seen * keys * (keys + 1) / 2 * (queries / keys);
     const double pairs = window > 0 ? std::min(all, window * queries) : all;
     out_.push_back(
         {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
@@ -133,6 +132,15 @@ class Layer {
     if (has_bias) k.touch(shape_.element_bytes * stack_.bias_passes.value * rows_ * out);
   }
 
+  // The part of all pairs that windows leave, in the mean of all layers.
+  double seen() const {
+    double pairs = 0;
+    for (const LayerRun& run : layer_runs(model_)) {
+      pairs += number(run.layers) * causal_pairs(shape_.sequence, run.window);
+    }
+    return pairs / (number(model_.layers) * causal_pairs(shape_.sequence));
+  }
+
   // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
   double slowest() const { return 1 + stack_.context_imbalance.value * (1 - queries_ / keys_); }
 
@@ -140,7 +148,7 @@ class Layer {
     Kernels k(out);
     if (!shape_.stored_scores) {
       k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest(),
-                  stack_.attention_window.value);
+                  stack_.attention_window.value, seen());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
@@ -152,7 +160,7 @@ class Layer {
     Kernels k(out);
     if (!shape_.stored_scores) {
       k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest(),
-                  stack_.attention_window.value);
+                  stack_.attention_window.value, seen());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores

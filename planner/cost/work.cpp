@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/program/attention_workspace.h"
+#include "planner/program/key_window.h"
 
 namespace longspan {
 namespace {
@@ -39,6 +40,33 @@ class Collector {
   double repeats_ = 1;
 };
 
+// The pairs of an op by the shapes of its parts: rectangles in which all pairs are visible; the
+// query's own chunk; and those that a window cuts, of which a corner is visible.
+struct AttentionPairs {
+  double full_keys = 0;  // tokens that all queries see
+  double own = 0, own_side = 0;
+  double cut = 0;
+};
+AttentionPairs pairs_of(const ModelSpec& m, const Lengths& lengths, const OpShape& shape) {
+  const auto c = static_cast<double>(lengths.chunk);
+  const KeyWindow window = key_window(m, lengths.chunk);
+  const int64_t first = shape.diagonal ? shape.kv_chunks - 1 : shape.distance;
+  const int64_t before = shape.kv_chunks - (shape.diagonal ? 1 : 0);
+  AttentionPairs pairs;
+  if (shape.diagonal) {
+    pairs.own = visible_pairs(lengths.chunk, 1, true, 0, m.window);
+    pairs.own_side = window.is_limited() ? std::min(c, static_cast<double>(m.window)) : c;
+  }
+  // Chunks at a distance of `first`, first - 1, ... from the query's.
+  const bool cuts = shape.diagonal || shape.distance > 0;
+  const int64_t hidden = cuts ? std::clamp<int64_t>(first - window.hides_from + 1, 0, before) : 0;
+  pairs.full_keys = c * static_cast<double>(before - hidden);
+  const double all =
+      visible_pairs(lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance, m.window);
+  pairs.cut = hidden > 0 ? all - pairs.own - c * pairs.full_keys : 0;
+  return pairs;
+}
+
 // Backward attention in tiles (backward_tile()). Each call also writes and reads back the gradients
 // of the scores of all its pairs and heads, 2 bytes each.
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
@@ -50,9 +78,14 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
       backward_tile({width / m.head_dim, 1, m.head_dim, lengths.chunk, lengths.chunk, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
   const double per_pair = 10.0 * static_cast<double>(width);
-  const double triangles = shape.diagonal ? tiles : 0;
-  const double squares = tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
-                         (shape.diagonal ? tiles * (tiles - 1) / 2 : 0);
+  // The part of the pairs that a window leaves.
+  const int64_t chunk = lengths.chunk;
+  const double left =
+      visible_pairs(chunk, shape.kv_chunks, shape.diagonal, shape.distance, m.window) /
+      visible_pairs(chunk, shape.kv_chunks, shape.diagonal, shape.distance, 0);
+  const double triangles = shape.diagonal ? left * tiles : 0;
+  const double squares = left * (tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
+                                 (shape.diagonal ? tiles * (tiles - 1) / 2 : 0));
   add.repeated(Kernel::attention_backward, {side, side, dim}, per_pair * side * side, squares,
                static_cast<double>(tile.heads));
   add.repeated(Kernel::attention_backward_diagonal, {side, side, dim},
@@ -62,7 +95,8 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 }
 
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
-// last chunk is the query's own, a triangle; they run at different rates. Forward does two products
+// last chunk is the query's own, a triangle; they run at different rates. A chunk of which a window
+// hides a part runs like a triangle. Forward does two products
 // per pair and element (QK^T, PV), backward five. Merging an output into a float sum reads the
 // output once more and reads and writes the sum: the bytes of two `add`s of narrow numbers. A GPU's
 // library returns narrow gradients and takes an output in place of delta; the kernels that make
@@ -76,18 +110,20 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const int64_t width = m.attention_width() / (lengths.head_shares() * lengths.tensor);
   const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
   const auto heads = static_cast<double>(width / m.head_dim);  // side by side
-  const double full_keys = c * (shape.kv_chunks - (shape.diagonal ? 1 : 0));
+  const AttentionPairs pairs = pairs_of(m, lengths, shape);
   const bool library_backward = !forward && p.dtype == DType::bfloat16;
   const bool in_tiles = library_backward && p.strategy.deterministic;
   if (in_tiles) deterministic_backward(p, shape, width, add);
-  if (!in_tiles && full_keys > 0) {
-    add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward, {c, full_keys, dim},
-              per_pair * c * full_keys, heads);
+  if (!in_tiles && pairs.full_keys > 0) {
+    add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward,
+              {c, pairs.full_keys, dim}, per_pair * c * pairs.full_keys, heads);
   }
-  if (!in_tiles && shape.diagonal) {
-    add.whole(forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal,
-              {c, c, dim}, per_pair * (c * (c + 1) / 2), heads);
+  const Kernel masked =
+      forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal;
+  if (!in_tiles && pairs.own > 0) {
+    add.whole(masked, {pairs.own_side, pairs.own_side, dim}, per_pair * pairs.own, heads);
   }
+  if (!in_tiles && pairs.cut > 0) add.whole(masked, {c, c, dim}, per_pair * pairs.cut, heads);
   if (!shape.into_sum && !library_backward) return;
   add.tiles(lengths.chunk, 0);
   const int64_t keys = lengths.chunk * shape.kv_chunks;

@@ -7,6 +7,7 @@
 
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/evaluate/stream_load.h"
+#include "planner/program/key_window.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan {
@@ -80,6 +81,7 @@ struct Bounds::State {
   void fill(Table& t);
   AttentionSeconds attention(const Table& t);
   double attention_resident(const Table& t, OpKind kind) const;
+  double attention_in_window(const Table& t, OpKind kind, int64_t chunks) const;
   double attention_parts(const Table& t, OpKind kind, int64_t chunks, int64_t of_part) const;
   const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                                     int64_t Strategy::*knob,
@@ -117,8 +119,58 @@ Table& Bounds::State::table_of(const Strategy& s) {
   return t;
 }
 
+namespace {
+
+// Ops of attention by their shapes: how many there are.
+class CountedOps {
+ public:
+  CountedOps(OpKind kind, bool narrow) : kind_(kind), narrow_(narrow) {}
+
+  /// The ops of a query chunk.
+  void add(const std::vector<KeyRange>& keys) {
+    for (const KeyRange& range : keys) {
+      OpShape shape = attention_of(kind_, range.count, range.diagonal, narrow_ && keys.size() > 1);
+      shape.distance = range.distance;
+      const auto known = std::find(shapes_.rbegin(), shapes_.rend(), shape);
+      if (known != shapes_.rend()) {
+        ++times_[static_cast<size_t>(shapes_.rend() - known) - 1];
+      } else {
+        shapes_.push_back(shape);
+        times_.push_back(1);
+      }
+    }
+  }
+  double seconds(const Program& program, const CostModel& cost) const {
+    const std::vector<double> seconds = cost.durations(program, shapes_);
+    return std::inner_product(seconds.begin(), seconds.end(), times_.begin(), 0.0);
+  }
+
+ private:
+  OpKind kind_;
+  bool narrow_;
+  std::vector<OpShape> shapes_;
+  std::vector<double> times_;
+};
+
+// The keys that a query chunk sees through a window, in parts of `of_part` chunks.
+std::vector<KeyRange> keys_in_parts(const KeyWindow& window, int64_t chunk, int64_t of_part) {
+  std::vector<KeyRange> keys;
+  for (int64_t first = window.first(chunk); first <= chunk;) {
+    const int64_t end = std::min(first / of_part * of_part + of_part, chunk + 1);
+    const bool diagonal = end > chunk, cut = chunk - first >= window.hides_from;
+    keys.push_back({static_cast<int>(first), static_cast<int>(end - first), diagonal,
+                    cut && !diagonal ? static_cast<int>(chunk - first) : 0});
+    first = end;
+  }
+  return keys;
+}
+
+}  // namespace
+
 // Counts equal ops, as most ops of a ring are.
 double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
+  const KeyWindow window = key_window(request.model, t.program.lengths.chunk);
+  if (window.is_limited()) return attention_in_window(t, kind, t.program.lengths.chunks());
   const ParallelLayout& parallel = t.program.strategy.parallel;
   const int64_t chunks = t.program.lengths.chunks(), positions = parallel.ring;
   const bool narrow = request.dtype != DType::float32;
@@ -149,9 +201,35 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
   return std::inner_product(seconds.begin(), seconds.end(), of_shape.begin(), 0.0);
 }
 
+// As attention_resident(), with a window.
+double Bounds::State::attention_in_window(const Table& t, OpKind kind, int64_t chunks) const {
+  const KeyWindow window = key_window(request.model, t.program.lengths.chunk);
+  const ParallelLayout& parallel = t.program.strategy.parallel;
+  const bool narrow = request.dtype != DType::float32;
+  CountedOps ops(kind, narrow && parallel.ring > 1);
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    std::vector<KeyRange> keys;
+    if (parallel.ring == 1) keys = keys_in_parts(window, chunk, chunks);
+    for (int64_t source = 0; parallel.ring > 1 && source < parallel.ring; ++source) {
+      const std::vector<KeyRange> more = ring_keys(parallel, 0, chunk, source, chunks, window);
+      keys.insert(keys.end(), more.begin(), more.end());
+    }
+    ops.add(keys);
+  }
+  return ops.seconds(t.program, cost);
+}
+
 // Seconds of the first `chunks`, over keys in parts of `of_part` chunks.
 double Bounds::State::attention_parts(const Table& t, OpKind kind, int64_t chunks,
                                       int64_t of_part) const {
+  const KeyWindow window = key_window(request.model, t.program.lengths.chunk);
+  if (window.is_limited()) {
+    CountedOps ops(kind, request.dtype != DType::float32);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      ops.add(keys_in_parts(window, chunk, of_part));
+    }
+    return ops.seconds(t.program, cost);
+  }
   const auto n = static_cast<double>(chunks / of_part);
   // All chunks but those of the first part see several.
   const bool sums = request.dtype != DType::float32;
@@ -385,7 +463,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
   saved(s.mlp_input, y, blocks, blocks, blocks);
   saved(s.mlp_inner, inner, blocks, blocks, blocks);
   if (f.groups == 1) {
-    const double pairs = chunks * (chunks + 1) / 2;
+    const auto pairs = static_cast<double>(f.window.pairs(f.chunks));
     double loads = f.kv_outer ? pairs : chunks;
     if (s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1) loads += chunks;
     saved(s.qkv, q, chunks, chunks, loads);
@@ -426,7 +504,7 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
   const Strategy& s = f.s;
   const auto steps = static_cast<double>(request.microbatches * f.layers);
   const auto n = static_cast<double>(f.chunks);
-  const double below = n * (n - 1) / 2;  // pairs of different chunks
+  const double below = static_cast<double>(f.window.pairs(f.chunks)) - n;  // of different chunks
   const auto out = [&](Tensor tensor, double units) {
     busy[Stream::d2h] += steps * units * one.d2h[static_cast<int>(tensor)];
   };
@@ -444,16 +522,18 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
     const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
     const bool all_again =
         s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
-    // In the forward the last chunk may only be in its own pair.
-    const double late = 2 * (all_recomputed && f.slices == 1 ? n : 1);
-    const auto again = static_cast<double>(f.chunks_again());
+    // In the forward the last chunk may only be in its own pair, or, if no query sees another
+    // chunk, all may.
+    const double first = f.window.farthest > 0 ? n - 1 : 0;
+    const double late = 2 * (all_recomputed && f.slices == 1 ? n : n - first);
+    const auto again = static_cast<double>(f.window.pairs(f.chunks_again()));
     const double loads =
-        2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + again * (again + 1);
-    busy.in_forward(Stream::d2h, steps * 2 * (n - 1) * one.d2h[static_cast<int>(k)]);
+        2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + 2 * again;
+    busy.in_forward(Stream::d2h, steps * 2 * first * one.d2h[static_cast<int>(k)]);
     busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
     out(k, late);
     back(k, loads);
-    write(k, 2 * (n - 1) + late);
+    write(k, 2 * first + late);
     read(k, 2 * below + loads);
     if (!f.kv_outer) {
       out(dk, 2 * below);

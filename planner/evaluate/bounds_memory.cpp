@@ -45,8 +45,10 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   // Keys and values of a chunk. Resident ones of slices are parts of a slice's buffer, without the
   // alignment of each.
   const auto kv_chunk = [&](Tensor t) { return f.streams ? unit(t) : bytes[t]; };
+  // Only the keys that the last slice's queries see, or those of the slice before it, have some.
+  const int64_t reached = f.window.reach(f.chunks, f.streams ? 1 : chunks_of_slice);
   const auto kv_gradients_of = [&](int64_t slices) {
-    return f.slices > 1 ? slices * chunks_of_slice * 2 * kv_chunk(dk) : 0;
+    return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[3] = {1, f.layers, 1};
@@ -161,19 +163,23 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     attention[0] += unit(q) + unit(dq) + unit(lse) + unit(ws_attention_backward);
     attention[0] += f.exchanges ? unit(d_o_heads) + unit(delta_heads) : unit(d_o) + unit(delta);
     const bool all_here = f.parts && !f.streams;
-    attention[0] += f.parts ? (all_here ? chunks : 1) * 2 * (kv_chunk(k) + kv_chunk(dk))
-                            : 2 * (unit(k_all) + unit(dk_all));
+    // Those of the last queries.
+    const int64_t with_gradients = std::min(chunks, chunks_of_slice + reached);
+    attention[0] += !f.parts   ? 2 * (unit(k_all) + unit(dk_all))
+                    : all_here ? 2 * (chunks * kv_chunk(k) + with_gradients * kv_chunk(dk))
+                               : 2 * (kv_chunk(k) + kv_chunk(dk));
     // Tensors elsewhere meanwhile, except a chunk that is being copied.
     const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;
     if (f.streams) {
       attention[kv_tier] += others * 2 * unit(k);
-      if (!f.kv_outer) attention[kv_tier] += others * 2 * unit(dk);
+      if (!f.kv_outer) attention[kv_tier] += std::min(others, reached) * 2 * unit(dk);
     }
     if (f.block_between_uses) attention[host] += (blocks - 1) * unit(dx);
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
       attention[host] += other_queries * unit(q);
     }
-    if (f.chunk_between_uses && f.kv_outer) attention[host] += others * unit(dq);
+    if (f.chunk_between_uses && f.kv_outer)
+      attention[host] += std::min(others, f.window.reach(f.chunks)) * unit(dq);
     if (f.ring) {
       attention[0] +=
           f.blocks * (unit(x) + unit(dx)) + f.chunks * (unit(q) + unit(dq)) - (unit(q) + unit(dq));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "planner/program/key_window.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/program/outline.h"
 #include "planner/simulate/simulate.h"
@@ -44,6 +45,10 @@ class Shrunk {
     all_ = {request.model.layers, by_slices_   ? s.parallel.pipeline.slices
                                   : by_blocks_ ? lengths.blocks()
                                                : chunks_of_block};
+    const KeyWindow window = key_window(request.model, lengths.chunk);
+    const int64_t chunks_of_repeat = lengths.chunks() / all_.repeats;
+    if (window.is_limited())
+      before_ = ceil_div(window.farthest, std::max<int64_t>(1, chunks_of_repeat));
     // Ring positions have chunks in pairs, and a tensor group divides the tokens of a block.
     step_ = s.parallel.ring > 1 ? 2 : 1;
     if (!by_slices_ && !by_blocks_ && s.parallel.tensor > 1) {
@@ -54,6 +59,8 @@ class Shrunk {
   const Extents& all() const { return all_; }
   /// Sampled numbers of repeats are multiples of this.
   int64_t step() const { return step_; }
+  /// Repeats before each of which later ones see as many keys.
+  int64_t before() const { return before_; }
   StepRequest of(const Extents& extents) const {
     StepRequest small = request_;
     Strategy& s = small.strategy;
@@ -78,7 +85,7 @@ class Shrunk {
   const StepRequest& request_;
   bool by_slices_ = false, by_blocks_ = false;
   Extents all_;
-  int64_t step_ = 1;
+  int64_t step_ = 1, before_ = 0;
 };
 
 // One dimension's samples.
@@ -127,7 +134,8 @@ Samples sampled_layers(const Shrunk& shrunk, const Strategy& s, int64_t ops) {
 Samples sampled_repeats(const Shrunk& shrunk, const Strategy& s, int64_t layers, int64_t ops) {
   const int64_t real = shrunk.all().repeats, step = shrunk.step();
   const auto fits = [&](int64_t repeats) { return shrunk.fits({layers, repeats}, ops); };
-  int64_t few = round_up(kFewestRepeats + std::max(s.prefetch_depth, s.offload_window), step);
+  const int64_t in_flight = std::max(s.prefetch_depth, s.offload_window);
+  int64_t few = round_up(kFewestRepeats + in_flight + shrunk.before(), step);
   if (fits(real) || real <= 4 * few) return {real, {real}};
   while (8 * few < real && fits(8 * few)) few *= 2;
   return {real, {few, 2 * few, 4 * few}};

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/program/builder.h"
+#include "planner/program/key_window.h"
 #include "planner/program/layout_walk.h"
 #include "planner/program/ops_estimate.h"
 #include "planner/strategy/knobs.h"
@@ -369,6 +370,12 @@ LayerRuns layers_of(const StepRequest& request, Purpose purpose, const Dimension
   return layers.runs.size() > 1 && (noisy || in_samples > extent) ? whole : layers;
 }
 
+// Repeats after which a query chunk sees as many keys as all later ones.
+int64_t repeats_of_window(const ModelSpec& model, const Strategy& s, int64_t chunks_of_repeat) {
+  const KeyWindow window = key_window(model, s.chunk_tokens);
+  return window.is_limited() ? ceil_div(window.farthest, chunks_of_repeat) : 0;
+}
+
 }  // namespace
 
 SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
@@ -382,8 +389,12 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   // Buffers in flight are in the steady state once repeats exceed the prefetch depth and the
   // offload window; exchanges that overlap hold one more chunk on either side.
   const int64_t exchanged = s.parallel.ulysses > 1 && s.parallel.overlap ? 2 : 0;
-  const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window});
   const int64_t slices = s.parallel.pipeline.slices;
+  const int64_t of_repeat = lengths.chunks() / (slices > 1   ? slices
+                                                : blocks > 1 ? blocks
+                                                             : lengths.chunks());
+  const int64_t first = 2 + exchanged + std::max({int64_t{1}, s.prefetch_depth, s.offload_window}) +
+                        repeats_of_window(request.model, s, of_repeat);
   const int64_t repeats = slices > 1 ? slices : blocks > 1 ? blocks : lengths.chunks();
   const bool pairs = s.kv != Tier::device || s.backward_order == BackwardOrder::kv_outer ||
                      s.parallel.pipeline.slices > 1;
@@ -479,6 +490,10 @@ std::string key_of(const StepRequest& r, const SampledPrograms& t) {
   put(t.repeats_blocks ? s.block_tokens / s.chunk_tokens : 0);
   put(t.repeats_slices ? r.sequence / s.parallel.pipeline.slices / s.block_tokens : 0);
   put(kv_groups(r.model, lengths_of(s, r.sequence)));
+  const KeyWindow window = key_window(r.model, s.chunk_tokens);
+  put(window.farthest);
+  put(window.hides_from);
+  put(r.model.attention_sinks ? 1 : 0);
   std::vector<Dimension> all = t.layers.runs;
   all.insert(all.end(), {t.repeats, t.batches});
   for (const Dimension& d : all) put(10 * d.samples[d.count - 1] + d.count);

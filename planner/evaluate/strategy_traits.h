@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "planner/evaluate/demand.h"
+#include "planner/program/key_window.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -32,7 +33,8 @@ struct StrategyTraits {
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
         block_between_uses(blocks > 1 && s.between_uses == Tier::host),
         chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
-        separate_norm(n.block > n.chunk || tensor) {}
+        separate_norm(n.block > n.chunk || tensor),
+        window(key_window(request.model, n.chunk)) {}
 
   /// The number of the first `of_first` layers that the policy covers.
   int64_t covered(const SavedPolicy& policy, int64_t of_first) const {
@@ -50,6 +52,7 @@ struct StrategyTraits {
   bool sharded, gathers, ring, tensor, exchanges, streams;
   bool parts;  // K,V are in several buffers: of a chunk if they stream, else of a slice
   bool kv_outer, block_between_uses, chunk_between_uses, separate_norm;
+  KeyWindow window;  // of all layers
 };
 
 /// Workspaces that depend on a tile.

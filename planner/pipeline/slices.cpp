@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/pipeline/attention_exchange.h"
+#include "planner/program/key_window.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 #include "planner/schedule/registry.h"
@@ -86,15 +87,25 @@ void add_copies(const Program& program, const std::vector<int64_t>& chunks, cons
   // A slice's own program streams them if it has several chunks.
   const bool streams = streams_keys(s, program.lengths);
   const bool stores = s.qkv.where == Saved::host || s.qkv.where == Saved::nvme;
-  double first = 0;
+  const KeyWindow window = key_window(program.model, program.lengths.chunk);
+  const int64_t all = std::accumulate(chunks.begin(), chunks.end(), int64_t{0});
+  // Pairs of the first chunks with others.
+  const auto pairs_before = [&](int64_t end) {
+    return static_cast<double>(window.pairs(end) - end);
+  };
+  int64_t first = 0;
   for (size_t slice = 0; slice < chunks.size(); ++slice) {
+    const int64_t end = first + chunks[slice];
     const auto own = static_cast<double>(chunks[slice]);
-    const double alone = streams ? own * (of_mean - 1) / 2 : 0;
-    const double pairs = own * first + own * (own - 1) / 2 - alone;
+    const double alone = streams ? own * pairs_before(program.lengths.chunks()) / of_mean : 0;
+    const double pairs = pairs_before(end) - pairs_before(first) - alone;
     const double own_moves = streams || stores ? 0 : own;
-    // The last chunk of all begins the sums.
-    const double begun = slice + 1 == chunks.size() ? first + own : 0;
-    first += own;
+    // The last chunk that sees keys begins their sums.
+    const auto begun_from = [&](int64_t chunk) {
+      return chunk <= 0 ? 0 : chunk < all ? std::max<int64_t>(0, chunk - window.farthest) : all;
+    };
+    const auto begun = static_cast<double>(begun_from(end) - begun_from(first));
+    first = end;
     add_times(pairs, keys.back, work.forward[slice]);
     add_times(own_moves, keys.there, work.forward[slice]);
     add_times(pairs, keys.back, work.again[slice]);
@@ -151,14 +162,16 @@ EarlierWork earlier_work(const StepRequest& slice, const std::vector<int64_t>& c
   work.again = work.forward;
   if (chunks.size() == 1 || !slice.model.attention) return work;
   const Program program = empty_program(slice);
+  const KeyWindow window = key_window(program.model, program.lengths.chunk);
   const auto of_mean = static_cast<size_t>(program.lengths.chunks());
   constexpr auto kCompute = static_cast<size_t>(Stream::compute);
   for (const OpKind kind : {OpKind::attention_forward, OpKind::attention_backward}) {
     // Every chunk of the sequence attends to itself and all before it.
     std::vector<OpShape> shapes(of_mean * chunks.size());
     for (size_t i = 0; i < shapes.size(); ++i) {
+      const auto chunk = static_cast<int64_t>(i);
       shapes[i].kind = kind;
-      shapes[i].kv_chunks = static_cast<int32_t>(i) + 1;
+      shapes[i].kv_chunks = static_cast<int32_t>(chunk - window.first(chunk)) + 1;
       shapes[i].diagonal = true;
     }
     const std::vector<double> seconds = cost.durations(program, shapes);
@@ -244,9 +257,18 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
     const int64_t more = std::max<int64_t>(0, s.prefetch_depth + 1 - chunks);
     ahead_ = more * 2 * (bytes[Tensor::k] + bytes[Tensor::dk]);
   }
-  own_gradients_ = layers * (bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
-  gradients_ = std::llround((static_cast<double>(layers) * slices - 1) *
-                            static_cast<double>(bytes[Tensor::dk_all] + bytes[Tensor::dv_all]));
+  // Gradients of keys and values are there from the first queries on whose backward needs them.
+  const int64_t chunks = lengths.chunks();
+  const KeyWindow window = key_window(slice.model, lengths.chunk);
+  double earlier = slices - 1;
+  if (window.is_limited()) {
+    const int64_t of_part = s.kv == Tier::device ? chunks : 1;
+    const auto reached = static_cast<double>(round_up(window.farthest, of_part));
+    earlier = std::min(earlier, reached / static_cast<double>(chunks));
+  }
+  const auto of_slice = static_cast<double>(bytes[Tensor::dk_all] + bytes[Tensor::dv_all]);
+  earlier_gradients_ = std::llround(static_cast<double>(layers) * of_slice * earlier);
+  gradients_ = std::llround((static_cast<double>(layers) * (earlier + 1) - 1) * of_slice);
 }
 
 void SlicesInFlight::include(const SlicesInFlight& other, double part) {
@@ -258,7 +280,7 @@ void SlicesInFlight::include(const SlicesInFlight& other, double part) {
   }
   kv_tier_ = other.kv_tier_;
   gradients_ += std::llround(part * static_cast<double>(other.gradients_));
-  own_gradients_ += std::llround(part * static_cast<double>(other.own_gradients_));
+  earlier_gradients_ += std::llround(part * static_cast<double>(other.earlier_gradients_));
   running_ = std::max(running_, other.running_);
   ahead_ = std::max(ahead_, other.ahead_);
 }
@@ -275,7 +297,7 @@ void SlicesInFlight::add(double held, TierBytes& bytes) const {
 void SlicesInFlight::add_least(double held, double gradients, double next, TierBytes& bytes) const {
   add(held, bytes);
   if (slices_ == 1) return;
-  const double earlier = gradients * static_cast<double>(own_gradients_) * (slices_ - 1);
+  const double earlier = gradients * static_cast<double>(earlier_gradients_);
   bytes[kv_tier_] +=
       std::llround(earlier - next * static_cast<double>(kept_[kv_tier_])) - gradients_;
   bytes[0] -= ahead_ + running_;

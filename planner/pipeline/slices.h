@@ -87,8 +87,8 @@ class SlicesInFlight {
   // policy would store.
   std::array<int64_t, kTierCount> moved_{};
   int kv_tier_ = 0;
-  // Gradients of keys and values: of all slices, without one layer of one; of this slice.
-  int64_t gradients_ = 0, own_gradients_ = 0;
+  // Gradients of keys and values: of all slices, without one layer of one; of earlier slices.
+  int64_t gradients_ = 0, earlier_gradients_ = 0;
   // With keys and values elsewhere: those that one slice's program has on the device while a layer
   // runs, and parts of other slices that are copied ahead.
   int64_t running_ = 0, ahead_ = 0;

@@ -92,13 +92,15 @@ AttentionCall backward_tile(const AttentionCall& whole) {
   AttentionCall tile = whole;
   if (whole.deterministic) {
     int64_t side = kLongestDeterministic;
-    while (side > kScoresRounding && 2 * whole.heads * side * side > kScoresBytes) {
+    const int64_t more = std::max<int64_t>(0, whole.window - 1);  // keys before the first query's
+    while (side > kScoresRounding && 2 * whole.heads * side * (side + more) > kScoresBytes) {
       side -= kScoresRounding;
     }
     // The fewest tiles, of (nearly) equal size.
     tile.queries = ceil_div(whole.queries, ceil_div(whole.queries, side));
   }
   tile.keys = std::min(tile.queries, whole.keys);
+  if (whole.window > 0) tile.keys = std::min(tile.queries + whole.window - 1, whole.keys);
   return tile;
 }
 

@@ -18,6 +18,7 @@ struct AttentionCall {
   int64_t queries = 0, keys = 0;
   bool deterministic = false;      // backward with the same bits each time
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
+  int64_t window = 0;              // that hides keys from some queries; 0: none
 };
 
 /// Alignment of a workspace's parts; they are given as byte offsets.
@@ -57,9 +58,9 @@ int64_t key_gradient_bytes(bool grouped, int64_t compute_capability);
 void check_attention_memory(bool grouped, int64_t planned, int64_t device);
 
 /// The largest call into which a backward over `whole` is divided. It takes at most as many keys as
-/// queries, so the workspace has a chunk's size, however many chunks of keys are on the device. If
-/// deterministic, a tile has at most 8192 queries, and the gradients of its scores, 2*H*nq*nk
-/// bytes, take at most 1 GiB.
+/// queries, so the workspace has a chunk's size, however many chunks of keys are on the device;
+/// with a window, all keys that its queries see. If deterministic, a tile has at most 8192 queries,
+/// and the gradients of its scores, 2*H*nq*nk bytes, take at most 1 GiB.
 AttentionCall backward_tile(const AttentionCall& whole);
 
 }  // namespace longspan

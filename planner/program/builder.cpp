@@ -52,7 +52,8 @@ BufferId ProgramBuilder::create(Tensor tensor, Tier tier, int layer, int index, 
 int ProgramBuilder::shape_index(const OpShape& shape) {
   const auto hash = 31 * static_cast<unsigned>(shape.kind) + static_cast<unsigned>(shape.tensor) +
                     2 * static_cast<unsigned>(shape.kv_chunks) + (shape.diagonal ? 1 : 0) +
-                    7 * static_cast<unsigned>(shape.layer_kind);
+                    7 * static_cast<unsigned>(shape.layer_kind) +
+                    3 * static_cast<unsigned>(shape.distance);
   int& met = met_[hash % met_.size()];
   if (met >= 0 && program_.shapes[met] == shape) return met;
   std::vector<int>& known = shapes_by_kind_[static_cast<int>(shape.kind)];

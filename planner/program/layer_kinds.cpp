@@ -38,11 +38,17 @@ Error indivisible(const std::string& model, double share, const Lengths& all) {
       tokens_of_share(share, all.own_chunk()) < 0 ? all.own_chunk() : all.own_run());
 }
 
+// Whether the layers of a kind are those of a uniform model.
+bool are_layers_of(const ModelSpec& kind, const ModelSpec& alike) {
+  ModelSpec uniform = kind;
+  uniform.layers = alike.layers;
+  uniform.runs.clear();
+  return uniform == alike;
+}
+
 int add_kind(Program& p, const ModelSpec& alike, double share) {
   for (int kind = 0; kind < p.kinds(); ++kind) {
-    const ModelSpec& model = p.model_of(kind);
-    if (p.share_of(kind) != share || model.attention != alike.attention || model.ffn != alike.ffn)
-      continue;
+    if (p.share_of(kind) != share || !are_layers_of(p.model_of(kind), alike)) continue;
     if (kind > 0) p.more_kinds[static_cast<size_t>(kind - 1)].model.layers += alike.layers;
     return kind;
   }
@@ -51,6 +57,12 @@ int add_kind(Program& p, const ModelSpec& alike, double share) {
   LayerKind& kind = p.more_kinds.emplace_back(LayerKind{alike, share, *lengths, {}});
   kind.bytes = tensor_bytes(alike, kind.lengths, p.strategy, p.dtype, p.compute_capability);
   return p.kinds() - 1;
+}
+
+bool has_share(const Program& p, double share) {
+  int kind = 0;
+  while (kind < p.kinds() && p.share_of(kind) != share) ++kind;
+  return kind < p.kinds();
 }
 
 // Whether the tokens of each share are among those of the one before.
@@ -94,7 +106,7 @@ void add_passing_kinds(Program& p, const StageLayers& stage) {
   const ModelSpec none = model_of_run(p.model, {0, p.model.attention, p.model.ffn, 1});
   for (const TokenShares* shares : {&stage.enters, &stage.leaves}) {
     for (const double share : *shares) {
-      if (share < 1) add_kind(p, none, share);
+      if (share < 1 && !has_share(p, share)) add_kind(p, none, share);
     }
     check_nested(p.model.name, *shares, p.lengths.own_chunk());
   }
@@ -106,7 +118,7 @@ void add_passing_kinds(Program& p, const StageLayers& stage) {
 }
 
 bool divides_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequence) {
-  if (model.uniform()) return true;
+  if (model.works_on_all_tokens()) return true;
   const Lengths all = parts_of(strategy, sequence);
   TokenShares shares{1};
   return std::all_of(model.runs.begin(), model.runs.end(), [&](const LayerRun& run) {

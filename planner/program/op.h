@@ -87,7 +87,7 @@ bool is_attention(OpKind);
 bool names_tensor(OpKind);
 
 using BufferId = int32_t;
-inline constexpr int kMaxOperands = 10;
+inline constexpr int kMaxOperands = 12;
 inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 
 /// All that an op's cost depends on; ops of equal shape share one entry.
@@ -97,6 +97,8 @@ struct OpShape {
   int32_t layer_kind = 0;    // Program::kind_of_layer(); of an operation on a state: its unit's
   int32_t kv_chunks = 0;     // attention, add, messages of attention: chunks of keys ...
   bool diagonal = false;     // ... of which the last is the query's own
+  int32_t distance = 0;      // attention without the query's own chunk: chunks from the first of
+                             // the keys to it, if a window hides some of them; else 0
   bool first = false;        // attention, vocabulary_merge, _combine: no earlier result
   bool into_sum = false;     // attention_forward: o_sum is given
   bool saves_inner = false;  // mlp: inner is written (forward) or given (backward)

@@ -53,7 +53,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"v", w, {v, v_all, v_own}, optional},
          {"workspace", w, {ws_qkv_forward}, optional}}),
     // If the keys of a query chunk come in several ops, o_sum accumulates, and the last op also has
-    // o.
+    // o. One op of a query chunk has the parameters, if heads have sinks: forward the first,
+    // backward that of its own keys, with gradients.
     row(OpKind::attention_forward, "attention_forward", attention, compute,
         {{"q", r, {q}},
          {"k", r, {k, k_all}},
@@ -61,7 +62,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"o", w | rw, {o, o_heads}, optional},
          {"lse", w | rw, {lse}},
          {"workspace", w, {ws_attention_forward}},
-         {"o_sum", w | rw, {o_sum}, optional}}),
+         {"o_sum", w | rw, {o_sum}, optional},
+         {"params", r, params, optional}}),
     // Merges the output of a query chunk for other keys, which another rank has computed. With
     // o_sum, that has the sum, and o is written.
     row(OpKind::merge_outputs, "merge_outputs", elementwise, compute,
@@ -186,7 +188,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dq", w | rw, {dq}},
          {"dk", w | rw, {dk, dk_all}},
          {"dv", w | rw, {dv, dv_all}},
-         {"workspace", w, {ws_attention_backward}}}),
+         {"workspace", w, {ws_attention_backward}},
+         {"params", r, params, optional},
+         {"grads", rw, grads, optional}}),
     // dk and dv are present for the last head group that shares them.
     row(OpKind::qkv_backward, "qkv_backward", product, compute,
         {{"params", r, params},
@@ -236,7 +240,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"sum", rw, {dk_all, dv_all, dq, dk, dv, x, sum_own}},
                 {"part", r, {dk_all, dv_all, dq, dk, dv, x, sum_own}}}),
     tensor_row(OpKind::zero, "zero", state, compute,
-               {{"buffer", w, all_grads | dk_all | dv_all | loss | grad_norm}}),
+               {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
                {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
     tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/program/key_window.h"
+
 namespace longspan {
 namespace {
 
@@ -46,16 +48,11 @@ class Counter {
     exchange_ = p_.ulysses > 1 ? 1 : 0;
     const bool separate = lengths.block > lengths.chunk || p_.tensor > 1;
     separate_norm_ = separate ? norm() : 0;
-    const auto ring = static_cast<double>(p_.ring);
-    const auto own = static_cast<double>(place_of(p_, request.rank).ring);
-    ring_steps_ = ring - 1;
-    // A query chunk sees a part of every position's chunks, but a position's first one only sees
-    // those of earlier positions.
-    ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
-    ring_zeros_ = lengths.chunks() > 1 ? 2 * own : 0;
+    ring_steps_ = static_cast<double>(p_.ring - 1);
+    own_ = place_of(p_, request.rank).ring;
   }
 
-  double of_step() const {
+  double of_step() {
     double layers = 0;
     const auto of_layer = [&](int64_t layer, int64_t of_kind, bool attends) {
       Policies saved = policies_of(s_, layer, of_kind);
@@ -69,6 +66,7 @@ class Counter {
         std::all_of(all_policies_.begin(), all_policies_.end(),
                     [&](SavedPolicy Strategy::*policy) { return (s_.*policy).fraction >= 1; });
     for (const LayerRun& kind : layer_kinds(model_)) {
+      count_keys(kind);
       for (int64_t layer = 0; layer < kind.layers && !alike; ++layer) {
         layers += of_layer(layer, kind.layers, kind.attention);
       }
@@ -94,12 +92,58 @@ class Counter {
   double project_out_gradient() const {
     return 1 + tensor_ * (1 + (model_.attention_out_bias ? 1 : 0));
   }
-  static double pairs_of(double chunks) { return chunks * (chunks + 1) / 2; }
+  double pairs_of(double chunks) const {
+    return static_cast<double>(window_.pairs(std::llround(chunks)));
+  }
   double pairs() const { return pairs_of(chunks_); }
   // Pairs of the first `chunks` query chunks and a part of the keys, which is a chunk if they
   // stream, else a slice.
   double pairs_of_parts(double chunks) const {
-    return streams_ ? pairs_of(chunks) : chunks * (slices_ * chunks / chunks_ + 1) / 2;
+    if (streams_) return pairs_of(chunks);
+    if (!window_.is_limited()) return chunks * (slices_ * chunks / chunks_ + 1) / 2;
+    const int64_t of_part = std::llround(chunks_ / slices_);
+    int64_t pairs = 0;
+    for (int64_t chunk = 0; chunk < std::llround(chunks); ++chunk) {
+      pairs += chunk / of_part - window_.first(chunk) / of_part + 1;
+    }
+    return static_cast<double>(pairs);
+  }
+  // Gradients of keys of which the first op that adds to them has only some are set to zero first.
+  double zeros() const {
+    if (!window_.is_limited() || streams_) return 0;
+    const int64_t chunks = std::llround(chunks_), of_part = std::llround(chunks_ / slices_);
+    int64_t parts = 0;
+    for (int64_t part = 0; part < chunks; part += of_part) {
+      const int64_t last = window_.last(part + of_part - 1, chunks);
+      parts += window_.first(last) > part ? 1 : 0;
+    }
+    return 2 * static_cast<double>(parts);
+  }
+  // Sets what depends on the window of a kind of layers, and on its chunks.
+  void count_keys(const LayerRun& kind) {
+    const int64_t chunk = std::llround(static_cast<double>(s_.chunk_tokens) * kind.tokens);
+    window_ = key_window(model_of_run(model_, kind), std::max<int64_t>(1, chunk));
+    if (p_.ring == 1) return;
+    const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
+    if (!window_.is_limited()) {
+      // A query chunk sees a part of every position's chunks, but a position's first one only sees
+      // those of earlier positions.
+      ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
+      ring_zeros_ = chunks_ > 1 ? 2 * own : 0;
+      return;
+    }
+    const int64_t chunks = std::llround(chunks_);
+    ring_attention_ = ring_zeros_ = 0;
+    for (int64_t source = 0; source < p_.ring; ++source) {
+      bool begun = false, whole = false;
+      for (int64_t i = chunks - 1; i >= 0; --i) {
+        const std::vector<KeyRange> keys = ring_keys(p_, own_, i, source, chunks, window_);
+        ring_attention_ += static_cast<double>(keys.size());
+        if (!begun && !keys.empty()) whole = keys.front().count == chunks;
+        begun = begun || !keys.empty();
+      }
+      ring_zeros_ += whole ? 0 : 2;
+    }
   }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
@@ -135,7 +179,10 @@ class Counter {
     ops += blocks_ * separate_norm_ + chunks_ * (1 + exchange_) + attention();
     ops += chunks_ * moves(saved.qkv);
     if (slices_ > 1) return ops + (streams_ ? 2 * kv_moves_ * chunks_ * (1 + again_) : 0);
-    if (streams_) return ops + 2 * kv_moves_ * (chunks_ - (saved.qkv == Saved::recompute ? 1 : 0));
+    const double unused = window_.farthest == 0 ? chunks_ : 1;
+    if (streams_) {
+      return ops + 2 * kv_moves_ * (chunks_ - (saved.qkv == Saved::recompute ? unused : 0));
+    }
     return ops + 2 * moves(saved.qkv);
   }
 
@@ -189,7 +236,7 @@ class Counter {
              2 * ring_steps_;
     }
     if (s_.backward_order == BackwardOrder::q_outer) {
-      const double ops = chunks_ * load_queries(saved);
+      const double ops = chunks_ * load_queries(saved) + zeros();
       return ops + pairs_of_parts(chunks_) +
              (streams_ ? kv_moves_ * (2 * pairs() + 4 * before) : 0);
     }
@@ -273,6 +320,8 @@ class Counter {
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0;
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
+  int64_t own_ = 0;                                              // ring position
+  KeyWindow window_;                                             // of the kind that is counted
 };
 
 }  // namespace

@@ -100,6 +100,12 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     ws.attention_forward =
         attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
     ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();
+    if (m.window > 0) {  // of keys that it cuts
+      AttentionCall cut = call;
+      cut.window = m.window;
+      ws.attention_backward =
+          std::max(ws.attention_backward, attention_backward_workspace(backward_tile(cut)).bytes());
+    }
   }
   if (ulysses > 1) {
     const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");

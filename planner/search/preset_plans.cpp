@@ -53,9 +53,12 @@ PresetPlans::PresetPlans(Evaluator& evaluator, const ModelSpec& model, const Har
     throw bad_input("--slices: slices of sequences are planned by strategy auto; {} has none",
                     preset);
   }
-  if (!model.uniform()) {
-    throw bad_input("--strategy: {}, whose layers differ, is planned by strategy auto; got {}",
-                    model.name, preset);
+  if (!model.works_on_all_tokens()) {
+    throw bad_input(
+        "--strategy: {}, of which layers work on a share of the tokens, is planned by strategy "
+        "auto; "
+        "got {}",
+        model.name, preset);
   }
   make_preset(preset, model, whole_granularity({}) * 1024);  // throws for an unknown name
   layout_ = preset_mesh(preset, model, hw, options.parallel);

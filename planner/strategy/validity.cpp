@@ -72,6 +72,11 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
          std::all_of(model.runs.begin(), model.runs.end(), fits);
 }
 
+bool has_windows(const ModelSpec& model) {
+  return model.window > 0 || std::any_of(model.runs.begin(), model.runs.end(),
+                                         [](const LayerRun& run) { return run.window > 0; });
+}
+
 constexpr auto kChecks = std::to_array<Check>({
     {Rule::divisibility, "chunk_tokens",
      [](const Question& q) { return q.sequence % q.s.chunk_tokens == 0; },
@@ -284,6 +289,15 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                                               q.pipeline().schedule),
                     .got = std::to_string(q.pipeline().lists.size()),
                     .key = "lists"};
+     }},
+    {Rule::schedule, "pipeline.schedule",
+     [](const Question& q) { return !q.family->exchanges_attention || !has_windows(q.model); },
+     [](const Question& q) {
+       return Words{
+           fmt::format("ranks of {} share the attention of whole sequences, and layers of {} "
+                       "attend to a window",
+                       q.pipeline().schedule, q.model.name),
+           "use another schedule, such as seq1f1b"};
      }},
     {Rule::schedule, "pipeline.virtual_stages",
      [](const Question& q) { return takes_virtual_stages(*q.family, q.pipeline().virtual_stages); },

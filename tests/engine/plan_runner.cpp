@@ -211,6 +211,23 @@ ModelSpec small_qwen() {
   return m;
 }
 
+ModelSpec in_windows(ModelSpec model, int64_t window) {
+  const int64_t f = model.ffn;
+  model.name += ", windows";
+  model.attention_sinks = true;
+  LayerRun windowed{1, true, f, 1, window};
+  LayerRun all{1, true, f};
+  if (model.positions == Positions::rope) {
+    model.local_rope_theta = 300;
+    windowed.positions = LayerPositions::local;
+  }
+  model.runs = {windowed, all, windowed};
+  if (model.positions == Positions::rope) model.runs.back().positions = LayerPositions::none;
+  model.layers = 3;
+  validate(model, "test");
+  return model;
+}
+
 ModelSpec in_runs(ModelSpec model, int64_t variant) {
   const int64_t f = model.ffn;
   const std::vector<LayerRun> variants[kLayerVariants] = {
@@ -223,9 +240,17 @@ ModelSpec in_runs(ModelSpec model, int64_t variant) {
        {1, true, f, 0.25},
        {1, true, f, 0.5},
        {1, false, f, 1},
-       {1, true, f + 8, 1}}};
+       {1, true, f + 8, 1}},
+      {{1, true, f, 1, 20}, {1, true, f, 1}, {1, true, f, 1, 5}, {1, true, f, 1, 36}},
+      {{1, true, f, 1, 16}, {2, true, f, 0.5, 9}, {1, true, f, 1, 17}}};
   model.name += ", layers " + std::to_string(variant);
   model.runs = variants[variant];
+  if (variant >= 4) model.attention_sinks = true;
+  if (variant == 4 && model.positions == Positions::rope) {
+    model.local_rope_theta = 300;
+    model.runs[0].positions = model.runs[2].positions = LayerPositions::local;
+    model.runs[3].positions = LayerPositions::none;
+  }
   model.layers = 0;
   for (const LayerRun& run : model.runs) model.layers += run.layers;
   validate(model, "test");
@@ -292,6 +317,14 @@ StepCase random_case(uint64_t seed) {
       s.head_groups = 1 + pick(c.model.heads);
     } while (!heads_divide_into(c.model, 1, s.head_groups));
   }
+  // Windows within a chunk, across some, and beyond all.
+  if (pick(3) == 0) c.model.window = 1 + pick(pick(2) == 0 ? 3 * chunk : 2 * c.sequence);
+  c.model.attention_sinks = pick(4) == 0;
+  if (c.model.positions == Positions::rope) {
+    if (pick(4) == 0) c.model.rotary_share = 0.5;
+    if (pick(4) == 0) c.model.attention_scale = 0.2;
+  }
+  if (pick(4) == 0) c.model = in_windows(c.model, 1 + pick(3 * chunk));
   return c;
 }
 

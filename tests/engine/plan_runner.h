@@ -67,9 +67,14 @@ ModelSpec small_gpt();
 ModelSpec small_llama();
 ModelSpec small_qwen();
 
+/// Layers that attend to a window, and rotate differently or not, around one that does not; all
+/// have sinks.
+ModelSpec in_windows(ModelSpec model, int64_t window);
+
 /// Ways in which layers differ: one without attention in the middle (0), fused ones (1), some on
-/// half of the tokens (2), and all of these, nested (3).
-inline constexpr int64_t kLayerVariants = 4;
+/// half of the tokens (2), and all of these, nested (3); some attend to windows and rotate
+/// differently or not (4), all to windows, also on half of the tokens (5).
+inline constexpr int64_t kLayerVariants = 6;
 ModelSpec in_runs(ModelSpec model, int64_t variant);
 
 /// A random legal strategy and a random sequence length that suits it.

@@ -14,7 +14,7 @@ To run it again (the files are committed, so only after changing this script):
 
 The models are written here from their published definitions with plain PyTorch. If `transformers`
 is installed its models are given the same weights and must agree to 1e-10; without it the script
-says so and goes on. Last made with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0.
+says so and goes on. Last made with torch 2.15.0, transformers 5.24.0, safetensors 0.8.0.
 """
 import contextlib
 import json
@@ -53,6 +53,15 @@ MODELS = {
         "intermediate_size": 36, "vocab_size": 53, "max_position_embeddings": 1024,
         "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "attention_bias": False,
         "hidden_act": "silu", "use_sliding_window": False, "tie_word_embeddings": True},
+    # Windows shorter than the sequence; the layer in the middle does not rotate.
+    "tiny_smollm3": {
+        "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 3,
+        "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 40, "vocab_size": 53, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6, "rope_theta": 5000.0, "attention_bias": False, "hidden_act": "silu",
+        "pad_token_id": None, "use_sliding_window": True, "sliding_window": 7,
+        "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
 }
 SEQUENCE = 20
 AGREEMENT = 1e-10
@@ -117,12 +126,14 @@ def random_weights(c, generator):
     return weights
 
 
-def attention(q, k, v):
-    """Causal; q [S, H, D], k and v [S, Hkv, D]."""
+def attention(q, k, v, window=None):
+    """Causal; q [S, H, D], k and v [S, Hkv, D]. A query sees `window` keys, with its own."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
     hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    if window is not None:
+        hidden |= torch.ones_like(hidden).tril(-window)
     probabilities = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return torch.einsum("hij,jhd->ihd", probabilities, v).flatten(1)
 
@@ -185,7 +196,10 @@ def llama_logits(c, w, ids):
         v = dense(normed, p + "self_attn.v_proj").unflatten(1, (kv_heads, dim))
         if c["model_type"] == "qwen3":
             q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
-        attended = attention(rotate(q, frequencies), rotate(k, frequencies), v)
+        if c.get("no_rope_layers", [1] * c["num_hidden_layers"])[layer]:
+            q, k = rotate(q, frequencies), rotate(k, frequencies)
+        slides = "layer_types" in c and c["layer_types"][layer] == "sliding_attention"
+        attended = attention(q, k, v, c["sliding_window"] if slides else None)
         x = x + dense(attended, p + "self_attn.o_proj")
         normed = norm(x, p + "post_attention_layernorm")
         inner = F.silu(dense(normed, p + "mlp.gate_proj")) * dense(normed, p + "mlp.up_proj")

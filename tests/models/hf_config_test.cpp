@@ -569,16 +569,42 @@ TEST_CASE("models that cost what a plain one costs are planned as that, with a n
   const Json untyped = without(kLlama31, "model_type");
   CHECK(read(with(untyped, "architectures", {"Phi3ForCausalLM"})).fused_projections);
   planned(with(untyped, "architectures", {"Olmo2ForCausalLM"}), "outputs of attention");
-  planned(with(untyped, "architectures", {"SmolLM3ForCausalLM"}), "every fourth layer");
   CHECK(read(kLlama31).only_planned.empty());
 }
 
-TEST_CASE("a window as long as the model's positions is full attention") {
+TEST_CASE("a window as long as the model's positions is a window") {
   const Json whole = with(kMistralV03, "sliding_window", kMistralV03["max_position_embeddings"]);
-  CHECK(read(whole) == read(kMistralV03));
+  CHECK(read(whole).window == kMistralV03["max_position_embeddings"]);
   const Json phi = with(with(kLlama31, "model_type", "phi3"), "architectures", {"Phi3ForCausalLM"});
   CHECK(read(with(phi, "sliding_window", 2047)).window == 2047);
-  CHECK(read(with(phi, "sliding_window", 1 << 20)).window == 0);
+  CHECK(read(with(phi, "sliding_window", 1 << 20)).window == 1 << 20);
+}
+
+TEST_CASE("Phi-3 rotates a part of each head where its config says so") {
+  const Json phi = with(with(kLlama31, "model_type", "phi3"), "architectures", {"Phi3ForCausalLM"});
+  const ModelSpec model = read(with(phi, "partial_rotary_factor", 0.75));
+  CHECK(model.rotary_share == 0.75);
+  CHECK(model.only_planned.empty());
+  CHECK(read_hf_config(write_hf_config(model), "").rotary_share == 0.75);
+}
+
+TEST_CASE("SmolLM3 does not rotate q and k in some layers") {
+  const Json smol =
+      with(with(kLlama31, "model_type", "smollm3"), "architectures", {"SmolLM3ForCausalLM"});
+  const ModelSpec model = read(smol);
+  CHECK(model.only_planned.empty());
+  REQUIRE(model.runs.size() == 16);
+  CHECK(model.runs[0].layers == 3);
+  CHECK(model.runs[0].positions == LayerPositions::model);
+  CHECK(model.runs[1].layers == 1);
+  CHECK(model.runs[1].positions == LayerPositions::none);
+  Json listed = Json::array();
+  for (int i = 0; i < 32; ++i) listed.push_back(i < 30 ? 1 : 0);
+  const ModelSpec last = read(with(smol, "no_rope_layers", listed));
+  CHECK(last.runs.size() == 2);
+  ModelSpec again = read_hf_config(write_hf_config(last), "");
+  again.name = last.name;
+  CHECK(again == last);
 }
 
 TEST_CASE("missing fields are named") {

@@ -57,14 +57,16 @@ class RandomFrames {
   /// `mixed`: a quarter of the layers in the middle has half of the tokens and a larger MLP.
   /// `uneven`: only pipelines of slices of equal work. `cores`: only pipelines with a stage on
   /// every device, all of which share a processor of as many cores; 0: devices are no processors.
+  /// `window`: of all layers, or of the first if they are mixed; 0: none.
   RandomFrames(int64_t devices, int64_t device_bytes, int64_t layers = 4, int64_t microbatches = 4,
-               bool mixed = false, bool uneven = false, int64_t cores = 0)
+               bool mixed = false, bool uneven = false, int64_t cores = 0, int64_t window = 0)
       : hw_(testing::small_machine(1, devices, device_bytes, int64_t{1} << 28)),
         model_(load_model("tiny-llama")) {
     model_.layers = layers;
+    model_.window = window;
     if (mixed) {
       const int64_t other = layers / 4, before = (layers - other) / 2, ffn = model_.ffn;
-      model_.runs = {{before, true, ffn, 1},
+      model_.runs = {{before, true, ffn, 1, window},
                      {other, true, 2 * ffn, 0.5},
                      {layers - before - other, true, ffn, 1}};
     }
@@ -208,14 +210,17 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
   struct Case {
     int64_t devices, layers, microbatches;
     bool mixed = false, uneven = false;
-    int64_t cores = 0;
+    int64_t cores = 0, window = 0;
   };
-  for (const auto& [devices, layers, microbatches, mixed, uneven, cores] :
+  for (const auto& [devices, layers, microbatches, mixed, uneven, cores, window] :
        {Case{1, 4, 4}, Case{4, 4, 4}, Case{4, 7, 2}, Case{4, 8, 12}, Case{1, 8, 2, true},
         Case{4, 8, 3, true}, Case{4, 4, 3, false, true}, Case{4, 8, 1, false, true}, Case{4, 8, 1},
         Case{4, 8, 2, false, false, 2}, Case{4, 7, 3, false, false, 1},
-        Case{4, 8, 4, false, false, 3}}) {
-    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven, cores);
+        Case{4, 8, 4, false, false, 3}, Case{1, 4, 2, false, false, 0, 300},
+        Case{4, 4, 2, false, false, 0, 1500}, Case{4, 8, 1, false, true, 0, 600},
+        Case{4, 8, 3, true, false, 0, 700}}) {
+    RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven, cores,
+                        window);
     for (int64_t round = 0; round < rounds; ++round) {
       const Candidate& frame = random.frame();
       const GroupValues values = random.values(frame);
@@ -223,7 +228,7 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
       const std::optional<Candidate> c = random.candidate(frame, values, chosen);
       if (!c) continue;
       const ParallelLayout& parallel = c->strategy.parallel;
-      CAPTURE(devices, layers, microbatches, mixed, uneven, cores, round, chosen,
+      CAPTURE(devices, layers, microbatches, mixed, uneven, cores, window, round, chosen,
               describe(parallel));
       const Demand demand = random.evaluator().demand(*c);
       const TierBytes bound = demand.peak_bytes();

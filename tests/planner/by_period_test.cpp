@@ -48,6 +48,10 @@ TEST_CASE("ops are counted without lowering") {
       const StepRequest runs = testing::in_runs(request);
       CHECK(ops_estimate(runs) == arenas_of(runs).ops);
     }
+    if (request.model.attention) {
+      const StepRequest windows = testing::in_windows(request, seed);
+      CHECK(ops_estimate(windows) == arenas_of(windows).ops);
+    }
     StepRequest sliced = testing::sliced_request(seed);
     sliced.model.attention = seed % 7 != 0;
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);

@@ -60,6 +60,8 @@ Program sharing_program(uint64_t seed, int64_t rank) {
   m = random_request(1).model;
   m.layers = 4;
   m.heads = m.kv_heads = 4;
+  m.window = 0;
+  m.attention_sinks = seed % 5 == 0;
   request.sequence = 128;
   request.microbatches = 2;
   request.dtype = seed % 2 == 0 ? DType::float32 : DType::bfloat16;
@@ -98,6 +100,10 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(build_program(small));
     look(build_program(large));
     look(build_program(in_runs(small)));
+    if (seed <= 60) {
+      look(build_program(in_windows(small, seed)));
+      look(build_program(sliced_request(seed)));
+    }
     look(stage_of_runs(small, seed % 3, "1f1b"));
     look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));

@@ -47,6 +47,12 @@ RandomPlan random_plan(uint64_t seed) {
       knob.values[random() % knob.values.size()](request.strategy);
     }
   } while (!is_valid(plan.request.strategy, plan.request.model, plan.request.sequence));
+  // A generator of their own, so that the other choices of a seed do not depend on them.
+  std::mt19937_64 of_windows(seed + 1);
+  if (of_windows() % 4 == 0) {
+    plan.request.model.window = one_of<int64_t>(of_windows, {1000, 4096, 16384, 40000, 100000});
+    plan.request.model.attention_sinks = of_windows() % 2 == 0;
+  }
   return plan;
 }
 

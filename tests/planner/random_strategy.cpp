@@ -67,6 +67,13 @@ StepRequest random_request(uint64_t seed) {
     } while (!heads_divide_into(m, 1, s.head_groups));
   }
   s.early_update = pick(4) == 0;
+  // Windows within a chunk, across some, and beyond all.
+  if (pick(3) == 0) m.window = 1 + pick(pick(2) == 0 ? 3 * chunk : 2 * request.sequence);
+  m.attention_sinks = pick(4) == 0;
+  if (m.positions == Positions::rope) {
+    if (pick(4) == 0) m.rotary_share = 2.0 / static_cast<double>(m.head_dim);
+    if (pick(4) == 0) m.attention_scale = 0.3;
+  }
   return request;
 }
 
@@ -82,6 +89,20 @@ StepRequest sliced_request(uint64_t seed) {
     if (seed % 5 == 0) s.kv = Tier::nvme;
     return request;
   }
+}
+
+StepRequest in_windows(StepRequest request, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  ModelSpec& m = request.model;
+  const int64_t window = 1 + static_cast<int64_t>(random() % (2 * request.strategy.chunk_tokens));
+  const bool rotates = m.positions == Positions::rope;
+  m.layers = 6;
+  m.local_rope_theta = rotates ? 3000 : 0;
+  const LayerRun all{1, true, m.ffn, 1, m.window};
+  LayerRun windowed{2, true, m.ffn, 1, window};
+  if (rotates) windowed.positions = LayerPositions::local;
+  m.runs = {windowed, all, windowed, all};
+  return request;
 }
 
 StepRequest in_runs(StepRequest request) {

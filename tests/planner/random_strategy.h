@@ -13,6 +13,10 @@ StepRequest random_request(uint64_t seed);
 /// The same, with several slices on one stage, most of which pass forward again.
 StepRequest sliced_request(uint64_t seed);
 
+/// The step with layers that attend to a window, and that rotate differently, two for each of the
+/// others.
+StepRequest in_windows(StepRequest request, uint64_t seed);
+
 /// The step on twice the tokens with layers that differ, of which some work on a half of them.
 StepRequest in_runs(StepRequest request);
 

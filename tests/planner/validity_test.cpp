@@ -258,6 +258,20 @@ TEST_CASE("every rule refuses what breaks it and names the knob") {
   }
 }
 
+TEST_CASE("ranks that share attention take no windows") {
+  Strategy s = in_one_chunk();
+  s.chunk_tokens = s.block_tokens = kSequence / 4;
+  s.parallel.pipeline = {2, "slimpipe", 1, 4};
+  ModelSpec model = twelve_heads();
+  CHECK(is_valid(s, model, kSequence));
+  const LayerRun all{model.layers - 1, true, model.ffn}, windowed{1, true, model.ffn, 1, 100};
+  model.runs = {all, windowed};
+  const std::optional<Violation> violation = violation_of(s, model, kSequence);
+  REQUIRE(violation);
+  CHECK(violation->key == "pipeline.schedule");
+  CHECK_THAT(to_string(*violation), Catch::Contains("attend to a window"));
+}
+
 TEST_CASE("an odd length does not divide among a tensor group") {
   Strategy s = in_one_chunk({.tensor = 6});
   CHECK(is_valid(s, twelve_heads(), kSequence));

@@ -113,8 +113,9 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta,
       const auto pair = [&](double turns) {
         return dim * std::log(original / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
       };
-      const double low = std::max(0.0, std::floor(pair(scaling->beta_fast)));
-      const double high = std::min(dim - 1, std::ceil(pair(scaling->beta_slow)));
+      double first = pair(scaling->beta_fast), last = pair(scaling->beta_slow);
+      if (scaling->truncates) first = std::floor(first), last = std::ceil(last);
+      const double low = std::max(0.0, first), high = std::min(dim - 1, last);
       const double kept = 1 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
       frequency = kept * frequency + (1 - kept) * frequency / scaling->factor;
     } else if (scaling) {
@@ -136,7 +137,7 @@ double magnitude(const std::optional<RopeScaling>& scaling) {
 
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
             int direction, double magnitude, const std::vector<int64_t>* positions) {
-  const int64_t half = head_dim / 2;
+  const auto half = static_cast<int64_t>(frequencies.size());
   const int64_t width = heads * head_dim;
   const int64_t rows = static_cast<int64_t>(x.size()) / width;
   for (int64_t t = 0; t < rows; ++t) {
@@ -158,16 +159,18 @@ void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double
 
 namespace {
 
-/// Softmax over keys 0 .. i of query row i, head h.
+/// Softmax over keys 0 .. i of query row i, head h, of which a window may hide the first; and last
+/// the sink's, or zero.
 std::vector<double> probabilities(const Matrix& q, const Matrix& k, const Heads& n, int64_t h,
-                                  int64_t i) {
+                                  int64_t i, Parameter sinks) {
   const int64_t g = h / (n.heads / n.kv_heads);
   const double* query = &q[(i * n.heads + h) * n.head_dim];
-  const double scale = 1 / std::sqrt(static_cast<double>(n.head_dim));
-  std::vector<double> p(i + 1);
+  std::vector<double> p(i + 2, -INFINITY);
   for (int64_t j = 0; j <= i; ++j) {
-    p[j] = scale * dot(query, &k[(j * n.kv_heads + g) * n.head_dim], n.head_dim);
+    if (n.window > 0 && i - j >= n.window) continue;
+    p[j] = n.scale * dot(query, &k[(j * n.kv_heads + g) * n.head_dim], n.head_dim);
   }
+  if (sinks.value != nullptr) p[i + 1] = sinks.value[h];
   const double largest = *std::max_element(p.begin(), p.end());
   double sum = 0;
   for (double& value : p) sum += value = std::exp(value - largest);
@@ -177,12 +180,13 @@ std::vector<double> probabilities(const Matrix& q, const Matrix& k, const Heads&
 
 }  // namespace
 
-Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads& n) {
+Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads& n,
+                 Parameter sinks) {
   Matrix out(q.size());
   for (int64_t h = 0; h < n.heads; ++h) {
     const int64_t g = h / (n.heads / n.kv_heads);
     for (int64_t i = 0; i < n.rows; ++i) {
-      const std::vector<double> p = probabilities(q, k, n, h, i);
+      const std::vector<double> p = probabilities(q, k, n, h, i, sinks);
       double* o = &out[(i * n.heads + h) * n.head_dim];
       for (int64_t j = 0; j <= i; ++j) {
         add_scaled(o, p[j], &v[(j * n.kv_heads + g) * n.head_dim], n.head_dim);
@@ -193,13 +197,12 @@ Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads&
 }
 
 void attention_backward(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& dout,
-                        Matrix& dq, Matrix& dk, Matrix& dv, const Heads& n) {
-  const double scale = 1 / std::sqrt(static_cast<double>(n.head_dim));
+                        Matrix& dq, Matrix& dk, Matrix& dv, const Heads& n, Parameter sinks) {
   for (int64_t h = 0; h < n.heads; ++h) {
     const int64_t g = h / (n.heads / n.kv_heads);
     for (int64_t i = 0; i < n.rows; ++i) {
       const int64_t query = (i * n.heads + h) * n.head_dim;
-      const std::vector<double> p = probabilities(q, k, n, h, i);
+      const std::vector<double> p = probabilities(q, k, n, h, i, sinks);
       std::vector<double> dp(i + 1);
       double weighted = 0;  // sum_j p_j dp_j
       for (int64_t j = 0; j <= i; ++j) {
@@ -208,11 +211,12 @@ void attention_backward(const Matrix& q, const Matrix& k, const Matrix& v, const
       }
       for (int64_t j = 0; j <= i; ++j) {
         const int64_t key = (j * n.kv_heads + g) * n.head_dim;
-        const double dscore = scale * p[j] * (dp[j] - weighted);
+        const double dscore = n.scale * p[j] * (dp[j] - weighted);
         add_scaled(&dv[key], p[j], &dout[query], n.head_dim);
         add_scaled(&dq[query], dscore, &k[key], n.head_dim);
         add_scaled(&dk[key], dscore, &q[query], n.head_dim);
       }
+      if (sinks.gradient != nullptr) sinks.gradient[h] -= p[i + 1] * weighted;
     }
   }
 }

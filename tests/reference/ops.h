@@ -30,7 +30,8 @@ Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t w
 void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
                         Matrix& dx, int64_t width, double eps);
 
-/// Returns the rotation of dimension pair i of a head per position: theta^(-2i/D). Linear scaling
+/// Returns the rotation of pair i of the D first dimensions of a head, which are rotated, per
+/// position: theta^(-2i/D). Linear scaling
 /// divides all of them by `factor`. By Llama 3.1's published rule, those of wavelengths longer than
 /// original/low are divided, those of wavelengths shorter than original/high kept, others
 /// interpolated. YaRN (arXiv:2309.00071, in Transformers' form) interpolates over the pairs between
@@ -41,20 +42,24 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta,
 /// The factor on rotated heads: YaRN's attention factor, else 1.
 double magnitude(const std::optional<RopeScaling>& scaling);
 
-/// Rotates the pairs (i, i + D/2) of every head of x [rows, heads * D] by position * frequency[i],
-/// and multiplies them by `magnitude`. `direction` is +1 forward and -1 for gradients (the
-/// transposed). A row's position is its number, unless `positions` has it.
+/// Rotates the pairs (i, i + R/2) of every head of x [rows, heads * D] by position * frequency[i],
+/// for R/2 frequencies, and multiplies them by `magnitude`. `direction` is +1 forward and -1 for
+/// gradients (the transposed). A row's position is its number, unless `positions` has it.
 void rotate(Matrix& x, int64_t heads, int64_t head_dim, const std::vector<double>& frequencies,
             int direction, double magnitude = 1, const std::vector<int64_t>* positions = nullptr);
 
 struct Heads {
   int64_t rows, heads, kv_heads, head_dim;
+  double scale;
+  int64_t window = 0;  // keys that a query sees, with its own; 0: all before it
 };
-/// Causal softmax attention with scale 1/sqrt(D); q [rows, H*D], k and v [rows, Hkv*D]; head h
-/// reads key/value head h / (H / Hkv).
-Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads& shape);
+/// Causal softmax attention; q [rows, H*D], k and v [rows, Hkv*D]; head h reads key/value head
+/// h / (H / Hkv). `sinks` [H] are further scores of every row's softmax, without a value.
+Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v, const Heads& shape,
+                 Parameter sinks = {});
 void attention_backward(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& dout,
-                        Matrix& dq, Matrix& dk, Matrix& dv, const Heads& shape);
+                        Matrix& dq, Matrix& dk, Matrix& dv, const Heads& shape,
+                        Parameter sinks = {});
 
 /// gelu in the tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 double gelu(double x);

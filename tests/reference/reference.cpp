@@ -36,11 +36,14 @@ class UnitReader {
 };
 
 struct LayerParameters {
-  Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo;
+  Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo, sinks;
   Parameter norm2, norm2_bias, gate, up, up_bias, down, down_bias;
   int64_t ffn = 0;
   bool attends = true;
+  int64_t window = 0;
   std::vector<int64_t> tokens;  // that the layer works on
+  std::vector<double> frequencies;
+  double magnitude = 1;
 };
 
 LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitReader unit) {
@@ -52,6 +55,7 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   LayerParameters p;
   p.ffn = run.ffn;
   p.attends = run.attention;
+  p.window = run.window;
   if (run.attention) {
     p.norm1 = unit.take(d);
     p.norm1_bias = unit.take(d, centred);
@@ -65,6 +69,7 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
     p.k_norm = unit.take(m.head_dim, m.qk_norm);
     p.wo = unit.take(d * a);
     p.bo = unit.take(d, m.attention_out_bias);
+    p.sinks = unit.take(m.heads, m.attention_sinks);
   }
   p.norm2 = unit.take(d);
   p.norm2_bias = unit.take(d, centred);
@@ -95,11 +100,12 @@ class Model {
     table_ = embedding.take(m_.vocab * m_.hidden);
     positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
     embedding.finish();
-    for (const LayerRun& run :
-         m_.uniform() ? std::vector<LayerRun>{{m_.layers, m_.attention, m_.ffn, 1}} : m_.runs) {
+    const LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window};
+    for (const LayerRun& run : m_.uniform() ? std::vector<LayerRun>{all} : m_.runs) {
       for (int64_t i = 0; i < run.layers; ++i) {
         layers_.push_back(layer_parameters(m_, run, reader(layers_.size() + 1)));
         layers_.back().tokens = tokens_of_share(run.tokens);
+        set_rotation(run.positions, layers_.back());
       }
     }
     UnitReader head = reader(m_.layers + 1);
@@ -107,9 +113,6 @@ class Model {
     final_norm_bias_ = head.take(m_.hidden, m_.norm == Norm::layernorm);
     output_ = m_.tied_embeddings ? table_ : head.take(m_.vocab * m_.hidden);
     head.finish();
-    if (m_.positions == Positions::rope) {
-      frequencies_ = rope_frequencies(m_.head_dim, m_.rope_theta, m_.rope_scaling);
-    }
   }
 
   double forward() {
@@ -175,7 +178,28 @@ class Model {
     }
   }
 
-  Heads heads(int64_t rows) const { return {rows, m_.heads, m_.kv_heads, m_.head_dim}; }
+  Heads heads(const LayerParameters& p) const {
+    const double usual = 1 / std::sqrt(static_cast<double>(m_.head_dim));
+    return {static_cast<int64_t>(p.tokens.size()),
+            m_.heads,
+            m_.kv_heads,
+            m_.head_dim,
+            m_.attention_scale != 0 ? m_.attention_scale : usual,
+            p.window};
+  }
+
+  void set_rotation(LayerPositions positions, LayerParameters& p) const {
+    if (m_.positions != Positions::rope || positions == LayerPositions::none) return;
+    const auto rotated =
+        static_cast<int64_t>(std::lround(m_.rotary_share * static_cast<double>(m_.head_dim)));
+    const bool local = positions == LayerPositions::local;
+    const std::optional<RopeScaling> scaling = local ? std::nullopt : m_.rope_scaling;
+    p.frequencies = rope_frequencies(rotated, local ? m_.local_rope_theta : m_.rope_theta, scaling);
+    p.magnitude = magnitude(scaling);
+  }
+  void turn(Matrix& x, int64_t heads, const LayerParameters& p, int direction) const {
+    rotate(x, heads, m_.head_dim, p.frequencies, direction, p.magnitude, &p.tokens);
+  }
 
   /// The tokens of a share: 0, 1/share, 2/share, ..., rounded down.
   std::vector<int64_t> tokens_of_share(double share) const {
@@ -240,12 +264,9 @@ class Model {
       s.q = normalize(Norm::rmsnorm, s.q_raw, p.q_norm, {}, m_.head_dim, m_.norm_eps);
       s.k = normalize(Norm::rmsnorm, s.k_raw, p.k_norm, {}, m_.head_dim, m_.norm_eps);
     }
-    if (m_.positions == Positions::rope) {
-      rotate(s.q, m_.heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling), &p.tokens);
-      rotate(s.k, m_.kv_heads, m_.head_dim, frequencies_, +1, magnitude(m_.rope_scaling),
-             &p.tokens);
-    }
-    s.attended = attention(s.q, s.k, s.v, heads(rows));
+    turn(s.q, m_.heads, p, +1);
+    turn(s.k, m_.kv_heads, p, +1);
+    s.attended = attention(s.q, s.k, s.v, heads(p), p.sinks);
     s.middle = linear(s.attended, p.wo, p.bo, rows, a, d);
     for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
   }
@@ -280,11 +301,9 @@ class Model {
     Matrix dq(s.q.size());
     Matrix dk(s.k.size());
     Matrix dv(s.v.size());
-    attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads(rows));
-    if (m_.positions == Positions::rope) {
-      rotate(dq, m_.heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling), &p.tokens);
-      rotate(dk, m_.kv_heads, m_.head_dim, frequencies_, -1, magnitude(m_.rope_scaling), &p.tokens);
-    }
+    attention_backward(s.q, s.k, s.v, dattended, dq, dk, dv, heads(p), p.sinks);
+    turn(dq, m_.heads, p, -1);
+    turn(dk, m_.kv_heads, p, -1);
     if (m_.qk_norm) {
       Matrix dq_raw(dq.size());
       Matrix dk_raw(dk.size());
@@ -308,7 +327,6 @@ class Model {
   int64_t rows_;
   Parameter table_, positions_, final_norm_, final_norm_bias_, output_;
   std::vector<LayerParameters> layers_;
-  std::vector<double> frequencies_;
   std::vector<LayerValues> values_;
   Matrix last_, normed_, logits_;
 };

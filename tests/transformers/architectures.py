@@ -47,9 +47,37 @@ TRAINED = {
         ),
     ),
     "mistral": ("mistral", dict(sliding_window=None)),
+    "mistral window": ("mistral", dict(sliding_window=11)),
     "qwen2": ("qwen2", {}),
     "qwen2 tied": ("qwen2", dict(tie_word_embeddings=True)),
+    "qwen2 window": ("qwen2", dict(use_sliding_window=True, sliding_window=5, max_window_layers=1)),
     "qwen3": ("qwen3", dict(head_dim=16, rope_parameters=rope())),
+    "qwen3 windows": (
+        "qwen3",
+        dict(
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=20,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+    ),
+    "smollm3": ("smollm3", dict(pad_token_id=None, num_hidden_layers=5, rope_parameters=rope())),
+    "smollm3 windows": (
+        "smollm3",
+        dict(
+            pad_token_id=None,
+            num_hidden_layers=4,
+            use_sliding_window=True,
+            sliding_window=7,
+            no_rope_layers=[1, 0, 1, 0],
+        ),
+    ),
+    "phi3": ("phi3", dict(pad_token_id=None, sliding_window=None)),
+    "phi3 window": ("phi3", dict(pad_token_id=None, sliding_window=13)),
+    "phi3 partial": (
+        "phi3",
+        dict(pad_token_id=None, rope_parameters=rope(partial_rotary_factor=0.5)),
+    ),
     "qwen3 tied": ("qwen3", dict(head_dim=32, tie_word_embeddings=True, attention_bias=True)),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
@@ -58,8 +86,8 @@ TRAINED = {
 # Types of models that it refuses.
 REFUSED = [
     *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "mixtral", "olmo2", "olmoe", "phi", "phi3", "qwen2_moe"),
-    *("qwen3_moe", "smollm3", "starcoder2"),
+    *("gpt_oss", "granite", "mixtral", "olmo2", "olmoe", "phi", "qwen2_moe", "qwen3_moe"),
+    *("starcoder2",),
 ]
 
 

@@ -29,13 +29,13 @@ void forward(const Queue& queue, const AttentionForward<T>& call) {
       top = lse;
       sum = 1;
     }
-    const int64_t visible = s.offset + i + 1 < s.keys ? s.offset + i + 1 : s.keys;
-    for (int64_t key = 0; key < visible; ++key) {
+    const int64_t visible = s.end_seen(i);
+    for (int64_t key = s.first_seen(i); key < visible; ++key) {
       const T* k = call.k + key * kv_width + kv_column;
       const T* v = call.v + key * kv_width + kv_column;
       float score = 0;
       for (int j = 0; j < dim; ++j) score += q[j] * to_float(k[j]);
-      if (score > top) {
+      if (score > top) {  // exp(-infinity) is 0
         const float shrink = expf(top - score);
         for (int j = 0; j < dim; ++j) o[j] *= shrink;
         sum *= shrink;
@@ -46,11 +46,11 @@ void forward(const Queue& queue, const AttentionForward<T>& call) {
       for (int j = 0; j < dim; ++j) o[j] += p * to_float(v[j]);
     }
     for (int j = 0; j < dim; ++j) {
-      const float value = o[j] / sum;
+      const float value = sum > 0 ? o[j] / sum : 0;
       if (total != nullptr) total[j] = value;
       if (out != nullptr) out[j] = from_float<T>(value);
     }
-    lse = top + logf(sum);
+    lse = sum > 0 ? top + logf(sum) : -INFINITY;
   });
 }
 
@@ -69,8 +69,8 @@ void backward_queries(const Queue& queue, const AttentionBackward<T>& call) {
     const float delta = call.delta[i * s.rows.delta + head];
     float sums[kDim];
     for (int j = 0; j < kDim; ++j) sums[j] = 0;
-    const int64_t visible = s.offset + i + 1 < s.keys ? s.offset + i + 1 : s.keys;
-    for (int64_t key = 0; key < visible; ++key) {
+    const int64_t visible = s.end_seen(i);
+    for (int64_t key = s.first_seen(i); key < visible; ++key) {
       const T* k = call.k + key * kv_width + kv_column;
       const T* v = call.v + key * kv_width + kv_column;
       float score = 0, dp = 0;
@@ -99,9 +99,12 @@ void backward_keys(const Queue& queue, const AttentionBackward<T>& call) {
     const T* v = call.v + kv_at;
     float k_sums[kDim], v_sums[kDim];
     for (int j = 0; j < kDim; ++j) k_sums[j] = v_sums[j] = 0;
-    const int64_t first = key > s.offset ? key - s.offset : 0;  // the first query that sees it
+    // The queries that see it.
+    const int64_t first = key > s.offset ? key - s.offset : 0;
+    const int64_t beyond = s.window > 0 ? key + s.window - s.offset : s.queries;
+    const int64_t end = beyond < s.queries ? beyond : s.queries;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      for (int64_t i = first; i < s.queries; ++i) {
+      for (int64_t i = first; i < end; ++i) {
         const T* q = call.q + (i * s.heads + head) * s.head_dim;
         const T* d_o = call.d_o + i * s.rows.o + head * s.head_dim;
         float score = 0, dp = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/cuda/kernels/columns.cuh"
 #include "engine/cuda/launch.h"
 
 namespace longspan::cuda {
@@ -142,6 +143,43 @@ void output_from_delta(const Queue& queue, const bfloat16* d_o, int64_t o_stride
   });
 }
 
+template <class T>
+void add_sinks(const Queue& queue, const T* sinks, int64_t n, int64_t heads, int64_t dim,
+               float* sum, T* o, int64_t o_stride, float* lse, int64_t lse_stride) {
+  const int64_t width = heads * dim;
+  // The part of the softmax that the sink leaves.
+  const auto left = [=] LONGSPAN_BODY(int64_t row, int64_t head) {
+    return 1 / (1 + expf(to_float(sinks[head]) - lse[row * lse_stride + head]));
+  };
+  for_each(queue, n * width, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t row = at / width, j = at % width;
+    const float part = left(row, j / dim);
+    if (sum != nullptr) sum[at] *= part;
+    if (o == nullptr) return;
+    T& value = o[row * o_stride + j];
+    value = from_float<T>(sum != nullptr ? sum[at] : to_float(value) * part);
+  });
+  for_each(queue, n * heads, [=] LONGSPAN_BODY(int64_t at) {
+    const int64_t row = at / heads, head = at % heads;
+    float& own = lse[row * lse_stride + head];
+    const float sink = to_float(sinks[head]), top = fmaxf(own, sink);
+    own = top + logf(expf(own - top) + expf(sink - top));
+  });
+}
+
+template <class T>
+void add_sink_gradients(const Queue& queue, const T* sinks, const float* lse, int64_t lse_stride,
+                        const float* delta, int64_t delta_stride, int64_t n, int64_t heads,
+                        float* gradients) {
+  add_column_sums(
+      queue, n, heads, queue.scratch, kScratchBytes,
+      [=] LONGSPAN_BODY(int64_t row, int64_t head) {
+        return -expf(to_float(sinks[head]) - lse[row * lse_stride + head]) *
+               delta[row * delta_stride + head];
+      },
+      gradients);
+}
+
 void accumulate(const Queue& queue, const Accumulations& gradients) {
   bool packs = true;
   int64_t longest = 0;
@@ -162,6 +200,15 @@ void accumulate(const Queue& queue, const Accumulations& gradients) {
     store(value, of.sum + i);
   });
 }
+
+template void add_sinks(const Queue&, const float*, int64_t, int64_t, int64_t, float*, float*,
+                        int64_t, float*, int64_t);
+template void add_sinks(const Queue&, const bfloat16*, int64_t, int64_t, int64_t, float*, bfloat16*,
+                        int64_t, float*, int64_t);
+template void add_sink_gradients(const Queue&, const float*, const float*, int64_t, const float*,
+                                 int64_t, int64_t, int64_t, float*);
+template void add_sink_gradients(const Queue&, const bfloat16*, const float*, int64_t, const float*,
+                                 int64_t, int64_t, int64_t, float*);
 
 template void merge_outputs<float>(const Queue&, const float*, const float*, int64_t, int64_t,
                                    int64_t, float*, float*, int64_t, float*, int64_t);

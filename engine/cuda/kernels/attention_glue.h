@@ -26,6 +26,17 @@ template <class T>
 void merge_outputs(const Queue&, const float* part, const float* part_lse, int64_t n, int64_t heads,
                    int64_t dim, float* sum, T* o, int64_t o_stride, float* lse, int64_t lse_stride);
 
+/// Merges sinks[heads], keys of these scores and of value 0, into an output and its lse: those of
+/// sum[n, heads * dim] and of o, if they are given.
+template <class T>
+void add_sinks(const Queue&, const T* sinks, int64_t n, int64_t heads, int64_t dim, float* sum,
+               T* o, int64_t o_stride, float* lse, int64_t lse_stride);
+/// gradients[heads] -= the sum over rows of exp(sink - lse) * delta.
+template <class T>
+void add_sink_gradients(const Queue&, const T* sinks, const float* lse, int64_t lse_stride,
+                        const float* delta, int64_t delta_stride, int64_t n, int64_t heads,
+                        float* gradients);
+
 /// Computes an output[n, heads * dim] with rowsum(d_o * output) = delta per head, to 2^-12 of delta
 /// or better: d_o * delta / |d_o|^2 with one corrected element. By Cauchy-Schwarz it is hardly
 /// longer than the true output.

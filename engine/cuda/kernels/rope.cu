@@ -11,7 +11,8 @@ namespace longspan::cuda {
 RopeTable rope_table(const ModelSpec& model) {
   RopeTable table;
   if (model.positions != Positions::rope) return table;
-  table.half = model.head_dim / 2;
+  table.dim = model.head_dim;
+  table.half = rotated_columns(model) / 2;
   const std::vector<double> frequencies = rope_frequencies(model);
   table.magnitude = rope_magnitude(model);
   std::copy(frequencies.begin(), frequencies.end(), table.frequency);
@@ -30,7 +31,7 @@ void rotate(const Queue& queue, const RopeTable& table, int64_t n, const TokenPo
     const float c = static_cast<float>(table.magnitude * cos(angle));
     const float s = static_cast<float>(table.magnitude * (back ? -sin(angle) : sin(angle)));
     for (int64_t head = 0; head < heads; ++head) {
-      T* low = x + (row * heads + head) * 2 * table.half + pair;
+      T* low = x + (row * heads + head) * table.dim + pair;
       T* high = low + table.half;
       const float a = to_float(*low), b = to_float(*high);
       *low = from_float<T>(a * c - b * s);

@@ -12,7 +12,8 @@ inline constexpr int64_t kMaxHeadDim = 256;
 
 /// Radians per position of each pair of a head's columns. Small enough for a kernel argument.
 struct RopeTable {
-  int64_t half = 0;      // D/2; 0 if the model has no rotary positions
+  int64_t dim = 0;       // D
+  int64_t half = 0;      // R/2 of R rotated columns; 0 if the model has no rotary positions
   double magnitude = 1;  // rope_magnitude()
   double frequency[kMaxHeadDim / 2] = {};
 };

@@ -238,14 +238,16 @@ void StepLowering::drop_gradient(int block) {
   gradient_[block] = {};
 }
 
-void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int kv_count,
-                                      bool diagonal, bool first_dq, bool first_dkv,
-                                      const Projections& p, const OutputGradient& g,
+void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& keys, bool first_dq,
+                                      bool first_dkv, const Projections& p, const OutputGradient& g,
                                       const Projections& d) {
   OpShape op = shape(OpKind::attention_backward);
-  op.kv_chunks = kv_count;
-  op.diagonal = diagonal;
+  op.kv_chunks = keys.count;
+  op.diagonal = keys.diagonal;
+  op.distance = keys.distance;
   const BufferId workspace = device(Tensor::ws_attention_backward, layer, q_chunk);
+  const bool with_sinks = keys.diagonal && has_sinks(layer);
+  const int unit = unit_of_layer(layer);
   Op& emitted = builder_.compute(op, layer, q_chunk,
                                  {in(p.q),
                                   in(p.k),
@@ -256,11 +258,25 @@ void StepLowering::attention_gradient(int layer, int q_chunk, int kv_first, int 
                                   {d.q, !first_dq, true},
                                   {d.k, !first_dkv, true},
                                   {d.v, !first_dkv, true},
-                                  out(workspace)});
-  emitted.kv_first = kv_first;
+                                  out(workspace),
+                                  in(with_sinks ? parameters(unit) : -1),
+                                  inout(with_sinks ? gradients(unit) : -1)});
+  emitted.kv_first = keys.first;
   emitted.first_dq = first_dq;
   emitted.first_dkv = first_dkv;
   builder_.release(workspace);
+}
+
+bool StepLowering::begin_gradients(int layer, const KeyRange& keys, const Projections& d) {
+  const Buffer all = program_.buffers[d.k];
+  const bool has_parts = all.tensor == Tensor::dk;
+  if (keys.count == (has_parts ? all.units : chunks_)) return true;
+  for (const BufferId id : {d.k, d.v}) {
+    OpShape op = shape(OpKind::zero, program_.buffers[id].tensor);
+    if (has_parts) op.kv_chunks = all.units;
+    builder_.compute(op, layer, all.index, {out(id)});
+  }
+  return false;
 }
 
 OutputGradient StepLowering::output_gradient(int layer, int chunk, const BackwardBlock& b) {
@@ -341,19 +357,20 @@ void StepLowering::close_backward(int layer, int block, BackwardBlock& b) {
 }
 
 void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked>& q) {
-  const int last = chunks_ - 1, first = first_chunk(), end = end_chunk();
+  const int first = first_chunk(), end = end_chunk();
   const bool shares = shares_attention(layer);
   std::vector<Parked>&dk = saved_[layer].dk, &dv = saved_[layer].dv;  // later slices began them
   dk.resize(parts());
   dv.resize(parts());
-  Projections d_all;  // of all chunks, or of the slice
+  Projections d_all;      // of all chunks, or of the slice
+  bool all_begin = true;  // the next op that has these is their first
   if (!parts_kv()) {
     d_all.k = device(Tensor::dk_all, layer, 0);
     d_all.v = device(Tensor::dv_all, layer, 0);
   } else if (!streams_kv()) {
-    const bool begins = slice_ == slices_ - 1;
-    d_all.k = begins ? device_part(Tensor::dk, layer, slice_) : builder_.fetch(dk[slice_]);
-    d_all.v = begins ? device_part(Tensor::dv, layer, slice_) : builder_.fetch(dv[slice_]);
+    all_begin = dk[slice_].empty();
+    d_all.k = all_begin ? device_part(Tensor::dk, layer, slice_) : builder_.fetch(dk[slice_]);
+    d_all.v = all_begin ? device_part(Tensor::dv, layer, slice_) : builder_.fetch(dv[slice_]);
     dk[slice_] = dv[slice_] = {};
   }
   std::vector<BackwardBlock> blocks(blocks_);
@@ -373,24 +390,28 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
     }
   };
   const auto attend_back = [&](int i) {
-    const int own = part_of(i);
-    const bool begins = i == last;  // gradients of keys and values
+    const int own = part_of(i), last = chunks_ - 1;
     Projections p{builder_.fetch(q[i])}, d{device(Tensor::dq, layer, i)};
     Repeats repeats(builder_, !streams_kv());
     bool first_dq = true;
-    for (int j = 0; j <= own; ++j) {
-      // The chunk's own part differs from those before it, so it is never left out.
-      if (!begins) j += static_cast<int>(repeats.passed_over(own - j));
+    for (int j = first_part(layer, i); j <= own; ++j) {
+      // The chunk's own part differs from those before it, so it is never left out, nor is one
+      // whose gradients begin.
+      const bool begins_streamed = streams_kv() && dk[j].empty();
+      if (i < last && !begins_streamed) j += static_cast<int>(repeats.passed_over(own - j));
       if (shares && gives_keys_of(layer, j)) continue;
-      const int first_key = first_of_part(j), keys = std::min(end_of_part(j), i + 1) - first_key;
+      const KeyRange keys = keys_of_part(layer, i, j);
       if (j == own && !streams_kv()) {
         p.k = kv.k_all;
         p.v = kv.v_all;
         d.k = d_all.k;
         d.v = d_all.v;
-        attention_gradient(layer, i, first_key, keys, true, first_dq, begins, p, output[i], d);
+        const bool writes = all_begin && begin_gradients(layer, keys, d);
+        all_begin = false;
+        attention_gradient(layer, i, keys, first_dq, writes, p, output[i], d);
         break;
       }
+      const bool begins = dk[j].empty();  // gradients of these keys and values
       p.k = builder_.fetch(kv.k[j]);
       p.v = builder_.fetch(kv.v[j]);
       d.k = begins ? device_part(Tensor::dk, layer, j) : builder_.fetch(dk[j]);
@@ -400,7 +421,8 @@ void StepLowering::backward_q_outer(int layer, KeyValues& kv, std::vector<Parked
           if (copy >= 0) builder_.release(copy);
         }
       }
-      attention_gradient(layer, i, first_key, keys, j == own, first_dq, begins, p, output[i], d);
+      const bool writes = begins && begin_gradients(layer, keys, d);
+      attention_gradient(layer, i, keys, first_dq, writes, p, output[i], d);
       first_dq = false;
       builder_.release_fetched(kv.k[j], p.k);
       builder_.release_fetched(kv.v[j], p.v);
@@ -503,6 +525,7 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
     d_all.k = device(Tensor::dk_all, layer, 0);
     d_all.v = device(Tensor::dv_all, layer, 0);
   }
+  const KeyWindow& window = window_of(layer);
   std::vector<Parked> dq(chunks_);
   std::vector<BackwardBlock> blocks(blocks_);
   std::vector<Projections> gradients_of(chunks_);
@@ -516,17 +539,22 @@ void StepLowering::backward_kv_outer(int layer, KeyValues& kv, std::vector<Parke
       d.v = device(Tensor::dv, layer, j);
     }
     // The chunk's own queries come last, as their dq is then final and still on the device.
+    const int steps = static_cast<int>(window.last(j, chunks_)) - j + 1;
+    // Those that a window cuts are no repeats either.
+    const int cut = static_cast<int>(std::clamp<int64_t>(steps - window.hides_from, 0, steps));
     Repeats repeats(builder_, false);
-    for (int step = 1; step <= chunks_ - j; ++step) {
-      if (j > 0) step += static_cast<int>(repeats.passed_over(chunks_ - j - step));
-      const int i = step == chunks_ - j ? j : j + step;
+    for (int step = 1; step <= steps; ++step) {
+      if (j > 0) step += static_cast<int>(repeats.passed_over(steps - cut - step));
+      const int i = step == steps ? j : j + step;
       const Waiting& w = waiting[waits_at(i)];
       p.q = builder_.fetch(q[i]);
       const OutputGradient g{builder_.fetch(w.d_o), builder_.fetch(lse[block_of(i)]),
                              builder_.fetch(w.delta)};
-      d.q = j == 0 ? device(Tensor::dq, layer, i) : builder_.fetch(dq[i]);
+      const bool begins = dq[i].empty();
+      d.q = begins ? device(Tensor::dq, layer, i) : builder_.fetch(dq[i]);
       if (dq[i].host >= 0) builder_.release(dq[i].host);
-      attention_gradient(layer, i, j, 1, i == j, j == 0, step == 1, p, g, d);
+      const bool is_own = i == j, is_cut = !is_own && step >= window.hides_from;
+      attention_gradient(layer, i, {j, 1, is_own, is_cut ? step : 0}, begins, step == 1, p, g, d);
       builder_.release_fetched(q[i], p.q);
       builder_.release_fetched(w.d_o, g.d_o);
       builder_.release_fetched(lse[block_of(i)], g.lse);

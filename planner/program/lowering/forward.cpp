@@ -157,18 +157,28 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
 AttentionOutput StepLowering::attention_output(int layer, int chunk, int64_t ops, BufferId o,
                                                BufferId lse) {
   const bool sums = ops > 1 && sums_attention(s_, program_.lengths, program_.dtype);
-  return {o, lse, sums ? device(Tensor::o_sum, layer, chunk) : -1};
+  return {o, lse, sums ? device(Tensor::o_sum, layer, chunk) : -1, has_sinks(layer)};
 }
 
-void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first,
-                          bool last, const Projections& p, const AttentionOutput& to) {
+KeyRange StepLowering::keys_of_part(int layer, int chunk, int part) const {
+  const KeyWindow& window = window_of(layer);
+  const int first = std::max(first_of_part(part), static_cast<int>(window.first(chunk)));
+  const int end = std::min(end_of_part(part), chunk + 1), distance = chunk - first;
+  const bool diagonal = end > chunk;
+  return {first, end - first, diagonal, !diagonal && distance >= window.hides_from ? distance : 0};
+}
+
+void StepLowering::attend(int layer, int chunk, const KeyRange& keys, bool first, bool last,
+                          const Projections& p, const AttentionOutput& to) {
   OpShape op = shape(OpKind::attention_forward);
-  op.kv_chunks = count;
-  op.diagonal = diagonal;
+  op.kv_chunks = keys.count;
+  op.diagonal = keys.diagonal;
+  op.distance = keys.distance;
   op.first = first;
   op.into_sum = to.sum >= 0;
   const BufferId workspace = device(Tensor::ws_attention_forward, layer, chunk);
   const Operand o = !op.into_sum ? Operand{to.o, !first, true} : last ? out(to.o) : Operand{};
+  const bool with_sinks = first && to.has_sinks;
   builder_
       .compute(op, layer, chunk,
                {in(p.q),
@@ -177,8 +187,9 @@ void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool di
                 o,
                 {to.lse, !first, true},
                 out(workspace),
-                {to.sum, !first, true}})
-      .kv_first = first_kv;
+                {to.sum, !first, true},
+                in(with_sinks ? parameters(unit_of_layer(layer)) : -1)})
+      .kv_first = keys.first;
   builder_.release(workspace);
   if (op.into_sum && last) builder_.release(to.sum);
 }
@@ -186,20 +197,19 @@ void StepLowering::attend(int layer, int chunk, int first_kv, int count, bool di
 void StepLowering::attend_chunk(int layer, int chunk, const KeyValues& kv, const Projections& own,
                                 BufferId o, BufferId lse) {
   const BufferId out = exchanges_heads() ? device(Tensor::o_heads, layer, chunk) : o;
-  const int own_part = part_of(chunk), first_own = first_of_part(own_part);
-  const AttentionOutput to = attention_output(layer, chunk, own_part + 1, out, lse);
+  const int own_part = part_of(chunk), first = first_part(layer, chunk);
+  const AttentionOutput to = attention_output(layer, chunk, own_part - first + 1, out, lse);
   // Data from files passes through the host.
-  const bool passes_host = own_part > 0 && (kv.k[0].file >= 0 || kv.v[0].file >= 0);
+  const bool passes_host = own_part > first && (kv.k[first].file >= 0 || kv.v[first].file >= 0);
   Repeats repeats(builder_, !passes_host);
-  for (int j = 0; j < own_part; ++j) {
+  for (int j = first; j < own_part; ++j) {
     j += static_cast<int>(repeats.passed_over(own_part - j));
     const BufferId kj = builder_.fetch(kv.k[j]), vj = builder_.fetch(kv.v[j]);
-    const int first = first_of_part(j);
-    attend(layer, chunk, first, end_of_part(j) - first, false, j == 0, false, {own.q, kj, vj}, to);
+    attend(layer, chunk, keys_of_part(layer, chunk, j), j == first, false, {own.q, kj, vj}, to);
     builder_.release_fetched(kv.k[j], kj);
     builder_.release_fetched(kv.v[j], vj);
   }
-  attend(layer, chunk, first_own, chunk - first_own + 1, true, own_part == 0, true, own, to);
+  attend(layer, chunk, keys_of_part(layer, chunk, own_part), own_part == first, true, own, to);
   if (exchanges_heads()) {
     exchange(false, layer, chunk, {out, -1, -1}, {o, -1, -1});
     builder_.release_after_window(out);
@@ -314,6 +324,8 @@ void StepLowering::forward_chunks(int layer) {
     kv.v[slice_].device = kv.v_all = device_part(Tensor::v, layer, slice_);
   }
   saved_here.q.resize(chunks_);
+  const KeyWindow& window = window_of(layer);
+  const bool stay = keep_qkv != Saved::recompute || slices_ > 1;  // keys and values, for later
 
   std::vector<ForwardBlock> blocks(blocks_);
   std::vector<Projections> projections(chunks_);
@@ -324,7 +336,7 @@ void StepLowering::forward_chunks(int layer) {
     p = project_chunk(layer, chunk, b.h >= 0 ? b.h : b.x, b.h >= 0, kv, kv_too);
     // K,V are stored at once, as later chunks load them.
     // Those of slices stay until their backward.
-    const bool are_used_again = chunk + 1 < chunks_ || keep_qkv != Saved::recompute || slices_ > 1;
+    const bool are_used_again = stay || window.last(chunk, chunks_) > chunk;
     if (streams_kv() && kv_too && are_used_again) {
       kv.k[chunk] = builder_.save(p.k, kv_between_uses());
       kv.v[chunk] = builder_.save(p.v, kv_between_uses());
@@ -333,6 +345,9 @@ void StepLowering::forward_chunks(int layer) {
   };
 
   int projected = first_chunk(), closed = first_block();
+  // With a window, keys before `seen` have been seen by all that see them.
+  const bool frees_seen = streams_kv() && !stay && window.is_limited();
+  int seen = 0;
   if (has_ring()) {
     while (projected < chunks_) project(projected++);
     std::vector<BufferId> q;
@@ -366,6 +381,10 @@ void StepLowering::forward_chunks(int layer) {
         builder_.release_fetched(kv.v[chunk], p.v);
       }
       saved_here.q[chunk] = builder_.park(p.q, keep_qkv);
+      for (; frees_seen && seen <= chunk && window.last(seen, chunks_) <= chunk; ++seen) {
+        builder_.drop(std::exchange(kv.k[seen], {}));
+        builder_.drop(std::exchange(kv.v[seen], {}));
+      }
       for (; (closed + 1) * chunks_per_block_ + ahead() <= chunk + 1; ++closed) {
         close_block(layer, closed, blocks[closed]);
       }
@@ -374,7 +393,7 @@ void StepLowering::forward_chunks(int layer) {
   for (; closed < end_block(); ++closed) close_block(layer, closed, blocks[closed]);
 
   if (parts_kv()) {
-    if (keep_qkv == Saved::recompute && slices_ == 1) {
+    if (!stay) {
       for (int part = 0; part < parts(); ++part) {
         builder_.drop(kv.k[part]);
         builder_.drop(kv.v[part]);

@@ -122,7 +122,7 @@ void StepLowering::backward_groups(int layer) {
       d.v = device(Tensor::dv_all, layer, 0);
     }
     d.q = device(Tensor::dq, layer, 0);
-    attention_gradient(layer, 0, 0, 1, true, true, opens_kv(group), p[group], output[group], d);
+    attention_gradient(layer, 0, {0, 1, true}, true, opens_kv(group), p[group], output[group], d);
     leave_group(layer, group, p[group]);
     drop_group(layer, group);
     if (exchanges_heads()) {

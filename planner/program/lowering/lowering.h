@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "planner/program/builder.h"
+#include "planner/program/key_window.h"
 #include "planner/program/program.h"
 #include "planner/schedule/actions.h"
 
@@ -117,6 +118,7 @@ struct ForwardBlock {
 /// float, the ops use `sum`, and the last one writes o.
 struct AttentionOutput {
   BufferId o = -1, lse = -1, sum = -1;
+  bool has_sinks = false;  // its first op includes the heads' sinks
 };
 
 /// Attention that a rank computes for another: the inputs that have arrived, and the slices that
@@ -182,8 +184,8 @@ class StepLowering {
   /// Without `kv_too`: the queries alone.
   Projections project_chunk(int layer, int chunk, BufferId x, bool normed, const KeyValues& kv,
                             bool kv_too = true);
-  /// One op of attention, a rectangle. `first`, `last`: among the ops of this query chunk.
-  void attend(int layer, int chunk, int first_kv, int count, bool diagonal, bool first, bool last,
+  /// One op of attention. `first`, `last`: among the ops of this query chunk.
+  void attend(int layer, int chunk, const KeyRange& keys, bool first, bool last,
               const Projections& p, const AttentionOutput& to);
   /// The output buffers of a query chunk whose keys come in `ops` ops.
   AttentionOutput attention_output(int layer, int chunk, int64_t ops, BufferId o, BufferId lse);
@@ -306,9 +308,12 @@ class StepLowering {
   /// The output gradient of a chunk in attention's form: the block's, or exchanged for heads.
   OutputGradient output_gradient(int layer, int chunk, const BackwardBlock& b);
   void release_output_gradient(int chunk, const BackwardBlock& b, const OutputGradient& g);
-  void attention_gradient(int layer, int q_chunk, int kv_first, int kv_count, bool diagonal,
-                          bool first_dq, bool first_dkv, const Projections& p,
-                          const OutputGradient& g, const Projections& d);
+  void attention_gradient(int layer, int q_chunk, const KeyRange& keys, bool first_dq,
+                          bool first_dkv, const Projections& p, const OutputGradient& g,
+                          const Projections& d);
+  /// Gradients of keys and values of which an op of these writes or adds to some: sets all to zero
+  /// unless the op, their first, has all of them. Returns whether it writes them.
+  bool begin_gradients(int layer, const KeyRange& keys, const Projections& d);
   /// Frees them when the projection's backward has used them, except those of keys and values that
   /// other chunks have rows in.
   void release_gradients(int chunk, const Projections& d);
@@ -478,6 +483,9 @@ class StepLowering {
   bool attends(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention;
   }
+  bool has_sinks(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).attention_sinks;
+  }
   int unit_of_layer(int layer) const { return layer + 1; }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
@@ -543,6 +551,19 @@ class StepLowering {
     const int first = first_of_part(part);
     return builder_.create(tensor, Tier::device, layer, first, false, end_of_part(part) - first);
   }
+  // The window of a layer, in chunks.
+  const KeyWindow& window_of(int layer) const {
+    return windows_[static_cast<size_t>(program_.kind_of_layer(layer))];
+  }
+  /// The first part of which a chunk's queries see a key.
+  int first_part(int layer, int chunk) const {
+    const auto key = static_cast<int>(window_of(layer).first(chunk));
+    int part = streams_kv() ? key : 0;
+    while (end_of_part(part) <= key) ++part;
+    return part;
+  }
+  /// The keys of a part that a chunk's queries see. REQUIRES: they see some.
+  KeyRange keys_of_part(int layer, int chunk, int part) const;
   bool streams_kv() const { return streams_keys(program_.strategy, program_.lengths); }
   Saved kv_between_uses() const {
     if (!streams_kv()) return Saved::keep;
@@ -571,6 +592,7 @@ class StepLowering {
   int layers_, chunks_, blocks_, chunks_per_block_, slices_;
   std::vector<int> slice_ends_;               // in blocks
   std::vector<PlaceInKind> places_in_kinds_;  // by layer
+  std::vector<KeyWindow> windows_;            // by kind of layers
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward

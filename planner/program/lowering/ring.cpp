@@ -7,46 +7,32 @@
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
-namespace {
-
-/// The number of position `source`'s chunks that a query chunk of `own` sees, itself included.
-int visible_chunks(const ParallelLayout& parallel, int64_t own, int64_t chunk, int64_t source,
-                   int chunks) {
-  const int64_t query = global_chunk(parallel, own, chunk);
-  int count = 0;
-  while (count < chunks && global_chunk(parallel, source, count) <= query) ++count;
-  return count;
-}
-
-}  // namespace
 
 void StepLowering::attend_ring(int layer, const std::vector<BufferId>& q, const KeyValues& kv,
                                const std::vector<ForwardBlock>& blocks) {
   const int64_t positions = parallel_.ring, own = program_.place.ring;
   const auto source_at = [&](int64_t step) { return (own - step + positions) % positions; };
   const auto visible = [&](int chunk, int64_t step) {
-    return visible_chunks(parallel_, own, chunk, source_at(step), chunks_);
+    return ring_keys(parallel_, own, chunk, source_at(step), chunks_, window_of(layer));
   };
   std::vector<AttentionOutput> to(chunks_);
-  std::vector<int64_t> last(chunks_);  // the last step that has keys for a chunk
+  std::vector<int64_t> ops(chunks_, 0), done(chunks_, 0);  // of a chunk
   for (int i = 0; i < chunks_; ++i) {
-    int64_t ops = 0;
     for (int64_t step = 0; step < positions; ++step) {
-      if (visible(i, step) == 0) continue;
-      last[i] = step;
-      ++ops;
+      ops[i] += static_cast<int64_t>(visible(i, step).size());
     }
     const ForwardBlock& b = blocks[block_of(i)];
-    to[i] = attention_output(layer, i, ops,
+    to[i] = attention_output(layer, i, ops[i],
                              exchanges_heads() ? device(Tensor::o_heads, layer, i) : b.o, b.lse);
   }
   BufferId k = kv.k_all, v = kv.v_all;
   for (int64_t step = 0; step < positions; ++step) {
     const Projections next = step + 1 < positions ? pass_on(layer, k, v) : Projections{};
     for (int i = 0; i < chunks_; ++i) {
-      const int count = visible(i, step);
-      if (count == 0) continue;
-      attend(layer, i, 0, count, step == 0, step == 0, step == last[i], {q[i], k, v}, to[i]);
+      for (const KeyRange& keys : visible(i, step)) {
+        const bool first = done[i] == 0, last = ++done[i] == ops[i];
+        attend(layer, i, keys, first, last, {q[i], k, v}, to[i]);
+      }
     }
     if (step > 0) {
       builder_.release(k);
@@ -95,6 +81,7 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
   // Keys travel as in the forward. Their gradients follow one step behind, and each position adds
   // its part to those received. After the last step they are one place before their own position.
   BufferId k = kv.k_all, v = kv.v_all;
+  std::vector<bool> begun(chunks_, false);  // dq
   Projections sum;
   for (int64_t step = 0; step < positions; ++step) {
     const int64_t source = (own - step + positions) % positions;
@@ -105,23 +92,19 @@ void StepLowering::backward_ring(int layer, KeyValues& kv, std::vector<Parked>& 
       builder_.release_after_window(sum.v);
     }
     const Projections part{-1, device(Tensor::dk_all, layer, 0), device(Tensor::dv_all, layer, 0)};
-    // From the longest prefix to the shortest: the first writes, the others add.
+    // From the longest prefix to the shortest: the first writes, the others add. Gradients of keys
+    // that it does not see start at zero.
     bool first = true;
     for (int i = chunks_ - 1; i >= 0; --i) {
-      const int count = visible_chunks(parallel_, own, i, source, chunks_);
-      if (count == 0) continue;
-      if (first && count < chunks_) {
-        // No query here sees the last of these keys, so the gradients start at zero.
-        for (const BufferId id : {part.k, part.v}) {
-          builder_.compute(shape(OpKind::zero, program_.buffers[id].tensor), layer, 0,
-                           {longspan::out(id)});
-        }
+      for (const KeyRange& keys : ring_keys(parallel_, own, i, source, chunks_, window_of(layer))) {
+        const bool writes = first && begin_gradients(layer, keys, part);
         first = false;
+        attention_gradient(layer, i, keys, !begun[i], writes, {in[i].q, k, v}, output[i],
+                           {d[i].q, part.k, part.v});
+        begun[i] = true;
       }
-      attention_gradient(layer, i, 0, count, step == 0, step == 0, first, {in[i].q, k, v},
-                         output[i], {d[i].q, part.k, part.v});
-      first = false;
     }
+    if (first) begin_gradients(layer, {}, part);
     if (step > 0) {
       for (const auto& [total, more] : {std::pair{part.k, arriving.k}, {part.v, arriving.v}}) {
         builder_.compute(shape(OpKind::add, program_.buffers[total].tensor), layer, 0,

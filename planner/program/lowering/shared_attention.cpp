@@ -123,12 +123,11 @@ void StepLowering::attend_shared(int layer, const std::vector<Projections>& own,
     bool first = true;
     for (int slice = 0; slice < slice_; ++slice) {
       if (gives_keys_of(layer, slice)) continue;
-      attend(layer, chunk, first_of_part(slice), end_of_part(slice) - first_of_part(slice), false,
-             first, false, {own[chunk].q, kv.k[slice].device, kv.v[slice].device}, to[chunk]);
+      attend(layer, chunk, keys_of_part(layer, chunk, slice), first, false,
+             {own[chunk].q, kv.k[slice].device, kv.v[slice].device}, to[chunk]);
       first = false;
     }
-    const int first_own = first_chunk();
-    attend(layer, chunk, first_own, chunk - first_own + 1, true, first, given.empty(), own[chunk],
+    attend(layer, chunk, keys_of_part(layer, chunk, slice_), first, given.empty(), own[chunk],
            to[chunk]);
   }
   for (const GuestAttention& guest : guests) attend_for(guest, layer);
@@ -199,8 +198,7 @@ void StepLowering::attend_for(const GuestAttention& guest, int layer) {
     const AttentionOutput to = part_output(layer, chunk, lse[at / chunks_per_block_]);
     rows.push_back(to.sum >= 0 ? to.sum : to.o);
     for (int i = 0; i < lot.slices; ++i) {
-      const int keys = first_of_part(lot.first + i);
-      attend(layer, chunk, keys, end_of_part(lot.first + i) - keys, false, i == 0, false,
+      attend(layer, chunk, keys_of_part(layer, chunk, lot.first + i), i == 0, false,
              {guest.q[at], guest.k[i], guest.v[i]}, to);
     }
   }
@@ -275,8 +273,7 @@ void StepLowering::attend_back_for(const GuestAttention& guest, int layer) {
     const int of_output = exchanges_heads() ? at : block;
     const OutputGradient g{guest.d_o[of_output], guest.lse[block], guest.delta[of_output]};
     for (int i = 0; i < lot.slices; ++i) {
-      const int keys = first_of_part(lot.first + i);
-      attention_gradient(layer, chunk, keys, end_of_part(lot.first + i) - keys, false, i == 0,
+      attention_gradient(layer, chunk, keys_of_part(layer, chunk, lot.first + i), i == 0,
                          chunk == guest.end_chunk - 1, {guest.q[at], guest.k[i], guest.v[i]}, g,
                          {dq[at], dk[i], dv[i]});
     }

@@ -26,6 +26,9 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
   for (int layer = 0; layer < layers_; ++layer) {
     places_in_kinds_[layer].all = of_kind[static_cast<size_t>(program.kind_of_layer(layer))];
   }
+  for (int kind = 0; kind < program.kinds(); ++kind) {
+    windows_.push_back(key_window(program.model_of(kind), program.lengths_of(kind).chunk));
+  }
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;

@@ -21,10 +21,18 @@ struct Inputs {
     k = random.normal(nk * model.kv_width(), scale);
     v = random.normal(nk * model.kv_width());
     d_o = random.normal(nq * model.attention_width());
+    if (model.attention_sinks) sinks = random.normal(model.heads);
   }
   int64_t nq, nk;
-  Floats q, k, v, d_o;
+  Floats q, k, v, d_o, sinks;
 };
+
+// The terms of the op of the first keys, or of another.
+AttentionTerms<float> terms_of(const ModelSpec& model, const Inputs& in, bool first,
+                               float* sink_gradients = nullptr) {
+  const float* sinks = first && !in.sinks.empty() ? in.sinks.data() : nullptr;
+  return {model.window, sinks, sink_gradients};
+}
 
 struct Result {
   Floats o, lse;
@@ -43,7 +51,7 @@ Result forward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, int64
     const int64_t at = key * model.kv_width();
     cpu::attention_forward(context, in.q.data(), in.k.data() + at, in.v.data() + at, origin + q0,
                            in.nq, origin + key, keys, key == 0, o.data(), lse.data(),
-                           workspace.data());
+                           workspace.data(), {}, terms_of(model, in, key == 0));
     key += keys;
   }
   REQUIRE(key == in.nk);
@@ -52,7 +60,7 @@ Result forward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, int64
 }
 
 struct Gradients {
-  Floats dq, dk, dv;
+  Floats dq, dk, dv, sinks = {};
 };
 
 // Backward chunk of keys by chunk of keys: dq accumulates, dk and dv are written or added to.
@@ -63,6 +71,7 @@ Gradients backward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, c
   Guarded dq = start ? Guarded(start->dq) : Guarded(in.nq * model.attention_width());
   Guarded dk = start ? Guarded(start->dk) : Guarded(in.nk * model.kv_width());
   Guarded dv = start ? Guarded(start->dv) : Guarded(in.nk * model.kv_width());
+  Floats sinks(in.sinks.size());
   int64_t key = 0;
   for (const int64_t keys : chunks) {
     const int64_t at = key * model.kv_width();
@@ -70,12 +79,12 @@ Gradients backward(ThreadPool& pool, const ModelSpec& model, const Inputs& in, c
     cpu::attention_backward(context, in.q.data(), in.k.data() + at, in.v.data() + at, in.d_o.data(),
                             lse.data(), delta.data(), origin + q0, in.nq, origin + key, keys,
                             key == 0 && !start, dq.data(), !start, dk.data() + at, dv.data() + at,
-                            workspace.data());
+                            workspace.data(), {}, terms_of(model, in, key == 0, sinks.data()));
     REQUIRE(workspace.intact());
     key += keys;
   }
   REQUIRE((dq.intact() && dk.intact() && dv.intact()));
-  return {dq.floats(), dk.floats(), dv.floats()};
+  return {dq.floats(), dk.floats(), dv.floats(), sinks};
 }
 
 Floats narrow(const Doubles& x) { return {x.begin(), x.end()}; }
@@ -162,6 +171,40 @@ TEST_CASE("chunks of keys merge to the whole, forward and backward") {
   CHECK(error_of(sum.dq, plus(start.dq, grad.dq)) < kGradientError);
   CHECK(error_of(sum.dk, plus(start.dk, grad.dk)) < kGradientError);
   CHECK(error_of(sum.dv, plus(start.dv, grad.dv)) < kGradientError);
+}
+
+TEST_CASE("a window hides early keys, and sinks take a part of the softmax, in any chunks") {
+  ModelSpec model = attention_model(6, 2, 24);
+  // Shorter than a tile, across tiles, and beyond all keys.
+  model.window = GENERATE(int64_t{1}, int64_t{7}, int64_t{96}, int64_t{150}, int64_t{1000});
+  model.attention_sinks = GENERATE(false, true);
+  model.attention_scale = 0.4;
+  const std::vector<int64_t> chunks = GENERATE(
+      std::vector<int64_t>{500}, std::vector<int64_t>{250, 250}, std::vector<int64_t>{1, 400, 99});
+  const int64_t nq = GENERATE(int64_t{500}, int64_t{130});
+  const int64_t q0 = 500 - nq;
+  CAPTURE(model.window, model.attention_sinks, chunks.size(), nq);
+  const Inputs in(model, nq, 500, 1, 18);
+  const Doubles q = widen(in.q), k = widen(in.k), v = widen(in.v), d_o = widen(in.d_o);
+  Doubles sinks = widen(in.sinks);
+  const reference::Attention want = reference::attention(model, q, k, v, q0, sinks);
+  ThreadPool pool(3);
+  check_forward(forward(pool, model, in, q0, chunks), want);
+
+  const Doubles delta = reference::row_dots(model, d_o, want.o);
+  const reference::AttentionGradient grad =
+      reference::attention_backward(model, q, k, v, d_o, want.lse, delta, q0, 0);
+  const Gradients got = backward(pool, model, in, narrow(want.lse), narrow(delta), q0, chunks);
+  // A query that sees one key alone has no gradient, except for rounding.
+  const double floor = model.window == 1 && !model.attention_sinks ? 1e300 : 0;
+  CHECK(error_of(got.dq, grad.dq) < kGradientError + floor);
+  CHECK(error_of(got.dk, grad.dk) < kGradientError + floor);
+  CHECK(error_of(got.dv, grad.dv) < kGradientError);
+  if (sinks.empty()) return;
+  const auto f = [&] {
+    return reference::dot(reference::attention(model, q, k, v, q0, sinks).o, d_o);
+  };
+  CHECK(error_of(got.sinks, reference::differences(f, sinks)) < kGradientError);
 }
 
 TEST_CASE("a later chunk that dominates by far neither overflows nor loses the earlier one") {

@@ -74,7 +74,7 @@ void rotate(const ModelSpec& model, int64_t position, double* head) {
 double score(const ModelSpec& model, const double* q, const double* k) {
   double sum = 0;
   for (int64_t j = 0; j < model.head_dim; ++j) sum += q[j] * k[j];
-  return sum / std::sqrt(static_cast<double>(model.head_dim));
+  return sum * model.score_scale();
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0) {
 }
 
 Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, const Doubles& v,
-                    int64_t q0) {
+                    int64_t q0, const Doubles& sinks) {
   const int64_t a = model.attention_width();
   const int64_t g = model.kv_width();
   const int64_t dim = model.head_dim;
@@ -144,8 +144,11 @@ Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, 
       const int64_t kv = h / (model.heads / model.kv_heads) * dim;
       const int64_t visible = std::min(nk, q0 + i + 1);
       Doubles s(visible);
-      for (int64_t j = 0; j < visible; ++j)
-        s[j] = score(model, &q[i * a + h * dim], &k[j * g + kv]);
+      for (int64_t j = 0; j < visible; ++j) {
+        const bool hidden = model.window > 0 && q0 + i - j >= model.window;
+        s[j] = hidden ? -INFINITY : score(model, &q[i * a + h * dim], &k[j * g + kv]);
+      }
+      if (!sinks.empty()) s.push_back(sinks[h]);
       const double top = *std::max_element(s.begin(), s.end());
       double sum = 0;
       for (double& value : s) sum += value = std::exp(value - top);
@@ -168,12 +171,13 @@ AttentionGradient attention_backward(const ModelSpec& model, const Doubles& q, c
   const int64_t dim = model.head_dim;
   const int64_t nq = static_cast<int64_t>(q.size()) / a;
   const int64_t nk = static_cast<int64_t>(k.size()) / g;
-  const double scale = 1 / std::sqrt(static_cast<double>(dim));
+  const double scale = model.score_scale();
   AttentionGradient grad{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
   for (int64_t i = 0; i < nq; ++i) {
     for (int64_t h = 0; h < model.heads; ++h) {
       const int64_t at_q = i * a + h * dim;
       for (int64_t j = 0; j < nk && k0 + j <= q0 + i; ++j) {
+        if (model.window > 0 && q0 + i - k0 - j >= model.window) continue;
         const int64_t at_k = j * g + h / (model.heads / model.kv_heads) * dim;
         const double p = std::exp(score(model, &q[at_q], &k[at_k]) - lse[i * model.heads + h]);
         double dp = 0;

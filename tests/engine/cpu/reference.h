@@ -32,9 +32,10 @@ Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0);
 struct Attention {
   Doubles o, lse;
 };
-/// Queries at [q0, q0+nq) over keys at [0, nk), causal.
+/// Queries at [q0, q0+nq) over keys at [0, nk), causal, within the model's window. `sinks` [H] are
+/// scores of keys without a value; empty: there are none.
 Attention attention(const ModelSpec& model, const Doubles& q, const Doubles& k, const Doubles& v,
-                    int64_t q0);
+                    int64_t q0, const Doubles& sinks = {});
 struct AttentionGradient {
   Doubles dq, dk, dv;
 };

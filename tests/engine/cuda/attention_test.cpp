@@ -153,6 +153,71 @@ TEST_CASE("outputs over parts of the keys merge into that over all of them", "[c
   }
 }
 
+TEST_CASE("our own kernels leave out what a window hides, and sinks take their part", "[cuda]") {
+  constexpr int64_t kQueries = 9, kKeys = 14, kHeads = 2, kDim = 4, kWidth = kHeads * kDim;
+  const int64_t window = GENERATE(int64_t{0}, int64_t{1}, int64_t{4}, int64_t{11});
+  const int64_t offset = kKeys - kQueries;
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t n) {
+    std::vector<float> values(n);
+    for (float& value : values) value = normal(random);
+    return values;
+  };
+  const std::vector<float> q = draw(kQueries * kWidth), k = draw(kKeys * kWidth),
+                           v = draw(kKeys * kWidth), sinks = draw(kHeads);
+  const std::vector<float> delta = draw(kQueries * kHeads);
+  const auto device = testing::open_host_device();
+  device->queues().begin({});
+  const Queue& queue = device->queue(Stream::compute);
+  // Two calls, of the first keys, which some queries do not see, and of the others.
+  constexpr int64_t kFirst = 5;
+  AttentionShape shape{kHeads, kHeads, kDim, kQueries, kFirst, offset, {kWidth, kHeads, kHeads}};
+  shape.window = window;
+  shape.score_scale = 0.7;
+  std::vector<float> o(kQueries * kWidth), lse(kQueries * kHeads), gradients(kHeads, 1);
+  attention_forward_plain<float>(
+      queue, {shape, q.data(), k.data(), v.data(), true, o.data(), lse.data(), nullptr, nullptr});
+  add_sinks<float>(queue, sinks.data(), kQueries, kHeads, kDim, nullptr, o.data(), kWidth,
+                   lse.data(), kHeads);
+  AttentionShape rest = shape;
+  rest.keys = kKeys - kFirst;
+  rest.offset = offset - kFirst;
+  attention_forward_plain<float>(
+      queue, {rest, q.data(), k.data() + kFirst * kWidth, v.data() + kFirst * kWidth, false,
+              o.data(), lse.data(), nullptr, nullptr});
+  add_sink_gradients<float>(queue, sinks.data(), lse.data(), kHeads, delta.data(), kHeads, kQueries,
+                            kHeads, gradients.data());
+  device->queues().finish();
+
+  std::vector<double> of_sinks(kHeads, 1);
+  for (int64_t i = 0; i < kQueries; ++i) {
+    for (int64_t head = 0; head < kHeads; ++head) {
+      double sum = std::exp(sinks[head]);
+      std::vector<double> out(kDim);
+      for (int64_t j = 0; j <= offset + i; ++j) {
+        if (window > 0 && offset + i - j >= window) continue;
+        double score = 0;
+        for (int64_t e = 0; e < kDim; ++e) {
+          score += 0.7 * q[i * kWidth + head * kDim + e] * k[j * kWidth + head * kDim + e];
+        }
+        sum += std::exp(score);
+        for (int64_t e = 0; e < kDim; ++e) {
+          out[e] += std::exp(score) * v[j * kWidth + head * kDim + e];
+        }
+      }
+      CHECK(lse[i * kHeads + head] == Approx(std::log(sum)).margin(1e-6));
+      for (int64_t e = 0; e < kDim; ++e) {
+        CHECK(o[i * kWidth + head * kDim + e] == Approx(out[e] / sum).margin(1e-6));
+      }
+      of_sinks[head] -= std::exp(sinks[head]) / sum * delta[i * kHeads + head];
+    }
+  }
+  for (int64_t head = 0; head < kHeads; ++head) {
+    CHECK(gradients[head] == Approx(of_sinks[head]).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("an output made from delta gives it back", "[cuda]") {
   constexpr int64_t kRows = 50, kHeads = 3;
   const int64_t dim = GENERATE(8, 64, 128), stride = kHeads * dim + 8, delta_stride = kHeads + 1;
@@ -196,9 +261,10 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
   shape.offset = pick(0, 1) == 0 ? shape.keys - shape.queries : shape.keys;
   shape.rows.o = shape.heads * shape.head_dim + 8 * pick(0, 1);
   shape.rows.lse = shape.rows.delta = shape.heads + pick(0, 1);
+  if (shape.masks() && seed % 3 == 0) shape.window = pick(1, shape.keys);
   AttentionCall tile = shape.call(true);
   tile.queries = (shape.queries + 3) / 4 + pick(0, 9);
-  tile.keys = tile.queries;
+  tile.keys = tile.queries + (shape.cuts() ? shape.window - 1 : 0);
   INFO("seed " << seed << ": " << shape.queries << " queries, " << shape.keys << " keys"
                << (shape.masks() ? ", masked" : "") << ", tiles of " << tile.queries);
   REQUIRE(fits_library(shape, true));

@@ -24,14 +24,15 @@ class Row {
         kv_row_(key.kv_heads * key.head_dim),
         kv_column_(head / (key.heads / key.kv_heads) * key.head_dim),
         q_(x.q + (i * key.heads + head) * key.head_dim),
-        visible_(key.masks ? key.keys - key.queries + i + 1 : key.keys) {}
+        visible_(key.masks ? key.keys - key.queries + i + 1 : key.keys),
+        hidden_(key.window > 0 ? std::max<int64_t>(0, visible_ - key.window) : 0) {}
 
+  // The row sees keys [hidden(), visible()).
+  int64_t hidden() const { return hidden_; }
   int64_t visible() const { return visible_; }
   int64_t kv_at(int64_t j) const { return j * kv_row_ + kv_column_; }
   const bfloat16* q() const { return q_; }
-  double score(int64_t j) const {
-    return dot(q_, x_.k + kv_at(j)) / std::sqrt(static_cast<double>(key_.head_dim));
-  }
+  double score(int64_t j) const { return dot(q_, x_.k + kv_at(j)) * key_.scale; }
   double dot(const bfloat16* a, const bfloat16* b) const {
     double sum = 0;
     for (int64_t e = 0; e < key_.head_dim; ++e) sum += double{widen(a[e])} * widen(b[e]);
@@ -43,7 +44,7 @@ class Row {
   const FusedOperands& x_;
   int64_t kv_row_, kv_column_;
   const bfloat16* q_;
-  int64_t visible_;
+  int64_t visible_, hidden_;
 };
 
 void forward(const AttentionKey& key, const FusedOperands& x) {
@@ -51,9 +52,9 @@ void forward(const AttentionKey& key, const FusedOperands& x) {
     for (int64_t i = 0; i < key.queries; ++i) {
       const Row row(key, x, head, i);
       double top = -std::numeric_limits<double>::infinity(), total = 0;
-      for (int64_t j = 0; j < row.visible(); ++j) top = std::max(top, row.score(j));
+      for (int64_t j = row.hidden(); j < row.visible(); ++j) top = std::max(top, row.score(j));
       std::vector<double> out(key.head_dim);
-      for (int64_t j = 0; j < row.visible(); ++j) {
+      for (int64_t j = row.hidden(); j < row.visible(); ++j) {
         const double p = std::exp(row.score(j) - top);
         total += p;
         for (int64_t e = 0; e < key.head_dim; ++e) out[e] += p * widen(x.v[row.kv_at(j) + e]);
@@ -67,7 +68,7 @@ void forward(const AttentionKey& key, const FusedOperands& x) {
 
 void backward(const AttentionKey& key, const FusedOperands& x) {
   const int64_t kv_elements = key.keys * key.kv_heads * key.head_dim;
-  const double scale = 1 / std::sqrt(static_cast<double>(key.head_dim));
+  const double scale = key.scale;
   std::vector<double> dk(kv_elements), dv(kv_elements);
   for (int64_t head = 0; head < key.heads; ++head) {
     for (int64_t i = 0; i < key.queries; ++i) {
@@ -76,7 +77,7 @@ void backward(const AttentionKey& key, const FusedOperands& x) {
       const bfloat16* d_o = x.d_o + i * key.o_row + head * key.head_dim;
       const double delta = row.dot(d_o, x.o + at);
       std::vector<double> dq(key.head_dim);
-      for (int64_t j = 0; j < row.visible(); ++j) {
+      for (int64_t j = row.hidden(); j < row.visible(); ++j) {
         const int64_t kv = row.kv_at(j);
         const double p = std::exp(row.score(j) - x.statistics[head * key.queries + i]);
         const double ds = p * (row.dot(d_o, x.v + kv) - delta) * scale;

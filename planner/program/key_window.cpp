@@ -1,0 +1,66 @@
+#include "planner/program/key_window.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace longspan {
+
+int64_t KeyWindow::pairs(int64_t chunks) const {
+  const auto triangle = [](int64_t n) { return n * (n + 1) / 2; };
+  if (chunks <= farthest) return triangle(chunks);
+  return triangle(farthest + 1) + (chunks - farthest - 1) * (farthest + 1);
+}
+
+int64_t KeyWindow::reach(int64_t chunks, int64_t of_part) const {
+  return is_limited() ? std::min(chunks, round_up(farthest, of_part)) : chunks;
+}
+
+KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
+  const int64_t window = model.window;
+  if (window == 0) return {};
+  // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
+  // (d + 1) * chunk - 1.
+  return {window == 1 ? 0 : (window - 2) / chunk + 1, window / chunk};
+}
+
+std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int64_t chunk,
+                                int64_t source, int64_t chunks, const KeyWindow& window) {
+  const int64_t query = global_chunk(parallel, own, chunk);
+  std::vector<KeyRange> ranges;
+  bool open = false;  // the last range may be continued
+  for (int64_t i = 0; i < chunks; ++i) {
+    const int64_t distance = query - global_chunk(parallel, source, i);
+    if (distance < 0) break;
+    const bool is_own = distance == 0, cut = window.hides_from <= distance;
+    if (distance > window.farthest) continue;
+    // Without a window the own chunk ends a range of all before it.
+    const bool alone = cut || (is_own && window.is_limited());
+    if (open && !alone) {
+      ++ranges.back().count;
+      ranges.back().diagonal = is_own;
+    } else {
+      ranges.push_back(
+          {static_cast<int>(i), 1, is_own, cut && !is_own ? static_cast<int>(distance) : 0});
+    }
+    open = !alone;
+  }
+  return ranges;
+}
+
+double visible_pairs(int64_t chunk, int64_t kv_chunks, bool diagonal, int64_t distance,
+                     int64_t window) {
+  const auto keys = static_cast<double>(kv_chunks * chunk), queries = static_cast<double>(chunk);
+  if (!diagonal && distance == 0) return queries * keys;
+  // Keys up to `limit` tokens after the first one, of the first m queries, each one token later
+  // than the one before.
+  const auto summed = [&](double limit) {
+    const double within = std::clamp(limit, 0.0, keys), beyond = std::max(0.0, limit - keys);
+    return within * (within + 1) / 2 + beyond * keys;
+  };
+  const auto up_to = [&](double first) { return summed(first + queries) - summed(first); };
+  const auto first = static_cast<double>((diagonal ? kv_chunks - 1 : distance) * chunk);
+  return up_to(first) - (window > 0 ? up_to(first - static_cast<double>(window)) : 0);
+}
+
+}  // namespace longspan
