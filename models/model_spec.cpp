@@ -291,17 +291,10 @@ void refuse_unplanned(const ModelSpec& model) {
   const bool exact = model.only_planned.empty();
   const std::pair<bool, const char*> features[] = {
       {exact && model.rotary_share != 1, "RoPE of a part of each head"},
-      {exact && model.qk_norm_of_token, "norms of q and k over all heads"},
-      {exact && model.norm_placement == NormPlacement::output, "norms of the outputs of layers"},
       {model.experts.has_value(), "a mixture of experts"},
       {model.window > 0 || windows, "attention to a sliding window"},
       {model.attention_sinks, "attention sinks"},
-      {model.norm_placement == NormPlacement::both, "norms of the inputs and outputs of layers"},
-      {model.norm_offset, "norms that multiply by 1 + weight"},
-      {model.embedding_scale != 1, "a scaled embedding"},
       {model.attention_scale != 0, "another scale of attention's scores"},
-      {model.activation == Activation::geglu, "the activation geglu"},
-      {model.activation == Activation::clamped_swiglu, "the activation clamped_swiglu"},
       {positions || model.positions == Positions::none, "layers with other rotations"},
   };
   for (const auto& [present, name] : features) {
