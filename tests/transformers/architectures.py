@@ -51,6 +51,9 @@ TRAINED = {
     "qwen2 tied": ("qwen2", dict(tie_word_embeddings=True)),
     "qwen3": ("qwen3", dict(head_dim=16, rope_parameters=rope())),
     "qwen3 tied": ("qwen3", dict(head_dim=32, tie_word_embeddings=True, attention_bias=True)),
+    "phi3": ("phi3", dict(pad_token_id=None)),
+    "olmo2": ("olmo2", dict(pad_token_id=None)),
+    "olmo2 biases": ("olmo2", dict(pad_token_id=None, attention_bias=True)),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
 }
@@ -58,7 +61,7 @@ TRAINED = {
 # Types of models that it refuses.
 REFUSED = [
     *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "mixtral", "olmo2", "olmoe", "phi", "phi3", "qwen2_moe"),
+    *("gpt_oss", "granite", "mixtral", "olmoe", "phi", "qwen2_moe"),
     *("qwen3_moe", "smollm3", "starcoder2"),
 ]
 
