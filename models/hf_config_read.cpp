@@ -235,6 +235,18 @@ void read_rope_of_layers(const Fields& config, const Fields& rope, const Family&
                                : config.real(key);
 }
 
+// Gemma-3's spellings that Transformers reads otherwise than in other families: it ignores them.
+void refuse_ignored_rope(const Fields& config, const Fields& older, const Fields& newer) {
+  if (!newer.empty()) {
+    throw newer.error("full_attention", "missing; expected the RoPE of each kind of layers");
+  }
+  if (older.has("type") && !older.has("rope_type")) {
+    throw older.error("type", "expected rope_type, as Transformers ignores type here");
+  }
+  const char* original = "original_max_position_embeddings";
+  if (config.has(original)) throw config.error(original, "expected it in rope_scaling");
+}
+
 // rope_scaling of older files and rope_parameters of newer ones have the same fields.
 void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
   const Fields older = config.object("rope_scaling"), newer = config.object("rope_parameters");
@@ -246,6 +258,7 @@ void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
     if (newer.has(key)) throw newer.error(key, "RoPE that differs between layers is not supported");
   }
   if (family.form == Form::gemma3) {
+    refuse_ignored_rope(config, older, newer);
     model.local_rope_theta = config.real("rope_local_base_freq", 10000);
   }
   ModelSpec other = model;

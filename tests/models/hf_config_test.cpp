@@ -504,6 +504,14 @@ TEST_CASE("Gemma-3 has local and global layers, in both forms of its RoPE") {
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
   CHECK(read(newer) == model);
+  // What Transformers would ignore.
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 700.0}};
+  CHECK_THROWS_WITH(read(newer),
+                    StartsWith("config.json: rope_parameters.full_attention: missing"));
+  CHECK_THROWS_WITH(read(with(gemma, "rope_scaling", {{"type", "linear"}, {"factor", 8.0}})),
+                    StartsWith("config.json: rope_scaling.type: expected rope_type"));
+  CHECK_THROWS_WITH(read(with(gemma, "original_max_position_embeddings", 20)),
+                    StartsWith("config.json: original_max_position_embeddings"));
   CHECK_THROWS_WITH(read(with(gemma, "final_logit_softcapping", 30.0)),
                     StartsWith("config.json: final_logit_softcapping"));
 }
