@@ -1,8 +1,10 @@
 // The feed-forward block: norm, up (and gate) projection, activation, down projection.
 #include "engine/cpu/blocks.h"
+#include "engine/cpu/experts.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
+#include "planner/program/workspace.h"
 
 namespace longspan::cpu {
 namespace {
@@ -121,12 +123,18 @@ void up_input(const BlockContext& context, const float* unit, const float* z, in
   gemm_nn(*context.pool, n, d, w, z, w, unit + context.layer.up_weight, d, Into::write, dh, d);
 }
 
+// A token's rows to and from experts, and what routes them.
+int64_t routed_floats(const ModelSpec& model) {
+  if (!model.experts) return 0;
+  return model.experts->active * model.hidden + routing_width(*model.experts);
+}
+
 int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner,
                     bool partial) {
   const char* what = "mlp workspace";
-  const int64_t row = checked_add(checked_add(partial ? 0 : model.hidden, model.ffn, what),
+  const int64_t row = checked_add(checked_add(partial ? 0 : model.hidden, model.mlp_width(), what),
                                   with_inner ? inner_width(model) : 0, what);
-  return checked_mul(std::min(n, tile), row, what);
+  return checked_mul(std::min(n, tile), checked_add(row, routed_floats(model), what), what);
 }
 
 }  // namespace
@@ -138,7 +146,26 @@ int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, b
 
 int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner,
                                bool partial) {
-  return tile_floats(model, n, tile, !has_inner, partial);
+  const int64_t more = model.experts ? checked_mul(std::min(n, tile), model.mlp_width(), "mlp") : 0;
+  return tile_floats(model, n, tile, !has_inner, partial) + more;
+}
+
+void activate_rows(ThreadPool& pool, const ModelSpec& model, const float* inner, int64_t n,
+                   float* act) {
+  const int64_t w = inner_width(model);
+  for_rows(pool, n, w, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) activate_row(model, inner + i * w, act + i * model.ffn);
+  });
+}
+
+void activate_rows_backward(ThreadPool& pool, const ModelSpec& model, const float* d_act, int64_t n,
+                            float* inner) {
+  const int64_t w = inner_width(model);
+  for_rows(pool, n, w, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      activate_row_backward(model, d_act + i * model.ffn, inner + i * w);
+    }
+  });
 }
 
 void norm2_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
@@ -156,8 +183,13 @@ void norm2_backward(const BlockContext& context, const float* unit, const float*
 }
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
-                 int64_t tile, float* out, float* inner, float* workspace, bool partial) {
+                 int64_t tile, float* out, float* inner, float* workspace, bool partial,
+                 const float* experts) {
   const ModelSpec& model = *context.model;
+  if (model.experts) {
+    experts_forward(context, unit, experts, y, n, tile, out, inner, workspace, partial);
+    return;
+  }
   const LayerOffsets& at = context.layer;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
@@ -186,8 +218,13 @@ void mlp_forward(const BlockContext& context, const float* unit, const float* y,
 
 void mlp_backward(const BlockContext& context, const float* unit, const float* y, float* inner,
                   int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace,
-                  bool partial) {
+                  bool partial, const float* experts, float* experts_gradient) {
   const ModelSpec& model = *context.model;
+  if (model.experts) {
+    experts_backward(context, unit, experts, y, inner, n, tile, dy, unit_gradient, experts_gradient,
+                     workspace, partial);
+    return;
+  }
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
@@ -212,12 +249,22 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
 }
 
 int64_t mlp_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
-  return checked_mul(std::min(n, tile), model.ffn, "mlp workspace");
+  return checked_mul(std::min(n, tile), model.mlp_width() + routed_floats(model), "mlp workspace");
+}
+
+int64_t mlp_backward_weight_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  return checked_mul(std::min(n, tile), routed_floats(model), "mlp workspace");
 }
 
 void mlp_backward_input(const BlockContext& context, const float* unit, const float* h,
                         const float* dy, int64_t n, int64_t tile, float* inner, float* act,
-                        float* dh, float* workspace) {
+                        float* dh, float* workspace, const float* experts, float* unit_gradient,
+                        bool has_inner) {
+  if (context.model->experts) {
+    experts_backward_input(context, unit, experts, h, dy, n, tile, inner, act, dh, unit_gradient,
+                           workspace, has_inner);
+    return;
+  }
   const int64_t d = context.model->hidden;
   const int64_t f = context.model->ffn;
   const int64_t w = inner_width(*context.model);
@@ -233,7 +280,13 @@ void mlp_backward_input(const BlockContext& context, const float* unit, const fl
 
 void mlp_backward_weight(const BlockContext& context, const float* h, const float* dy,
                          const float* inner, const float* act, int64_t n, float* unit_gradient,
-                         bool partial) {
+                         bool partial, const float* unit, int64_t tile, float* experts_gradient,
+                         float* workspace) {
+  if (context.model->experts) {
+    experts_backward_weight(context, unit, h, dy, inner, act, n, tile, unit_gradient,
+                            experts_gradient, workspace);
+    return;
+  }
   down_gradients(context, dy, act, n, partial, unit_gradient);
   up_gradients(context, inner, h, n, unit_gradient);
 }

@@ -38,11 +38,16 @@ Error indivisible(const std::string& model, double share, const Lengths& all) {
       tokens_of_share(share, all.own_chunk()) < 0 ? all.own_chunk() : all.own_run());
 }
 
+// Whether layers of both, each a model's own or those of a run, are alike.
+bool are_alike(ModelSpec model, const ModelSpec& other) {
+  model.layers = other.layers;
+  model.runs = other.runs;
+  return model == other;
+}
+
 int add_kind(Program& p, const ModelSpec& alike, double share) {
   for (int kind = 0; kind < p.kinds(); ++kind) {
-    const ModelSpec& model = p.model_of(kind);
-    if (p.share_of(kind) != share || model.attention != alike.attention || model.ffn != alike.ffn)
-      continue;
+    if (p.share_of(kind) != share || !are_alike(p.model_of(kind), alike)) continue;
     if (kind > 0) p.more_kinds[static_cast<size_t>(kind - 1)].model.layers += alike.layers;
     return kind;
   }
@@ -91,7 +96,9 @@ void add_layer_kinds(Program& p) {
 
 void add_passing_kinds(Program& p, const StageLayers& stage) {
   if (p.model.uniform()) return;
-  const ModelSpec none = model_of_run(p.model, {0, p.model.attention, p.model.ffn, 1});
+  ModelSpec none = p.model;
+  none.layers = 0;
+  none.runs.clear();
   for (const TokenShares* shares : {&stage.enters, &stage.leaves}) {
     for (const double share : *shares) {
       if (share < 1) add_kind(p, none, share);

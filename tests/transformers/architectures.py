@@ -51,6 +51,22 @@ TRAINED = {
     "qwen2 tied": ("qwen2", dict(tie_word_embeddings=True)),
     "qwen3": ("qwen3", dict(head_dim=16, rope_parameters=rope())),
     "qwen3 tied": ("qwen3", dict(head_dim=32, tie_word_embeddings=True, attention_bias=True)),
+    "mixtral": ("mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
+    "qwen3_moe": (
+        "qwen3_moe",
+        dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, head_dim=16),
+    ),
+    "qwen3_moe mixed": (
+        "qwen3_moe",
+        dict(
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=24,
+            head_dim=16,
+            norm_topk_prob=True,
+            mlp_only_layers=[0],
+        ),
+    ),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
 }
@@ -58,8 +74,8 @@ TRAINED = {
 # Types of models that it refuses.
 REFUSED = [
     *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "mixtral", "olmo2", "olmoe", "phi", "phi3", "qwen2_moe"),
-    *("qwen3_moe", "smollm3", "starcoder2"),
+    *("gpt_oss", "granite", "olmo2", "olmoe", "phi", "phi3", "qwen2_moe"),
+    *("smollm3", "starcoder2"),
 ]
 
 

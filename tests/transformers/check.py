@@ -100,13 +100,33 @@ def hold(what, difference):
     return difference
 
 
+def moment_of(tensors, name):
+    """That of a parameter of transformers, which has all experts in one, the files one by one."""
+    if f"adam_m.{name}" in tensors:
+        return tensors[f"adam_m.{name}"]
+    name = f"adam_m.{name}"
+    if "block_sparse_moe" in "".join(tensors):
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if name in tensors:
+        return tensors[name]
+    prefix, _, part = name.rpartition(".")
+    up = {"gate_up_proj": (["gate_proj", "w1"], ["up_proj", "w3"])}
+    parts = up.get(part, ([part, "w2"],))
+    experts = []
+    while any(key.startswith(f"{prefix}.{len(experts)}.") for key in tensors):
+        own = f"{prefix}.{len(experts)}."
+        found = [next(f"{own}{n}.weight" for n in p if f"{own}{n}.weight" in tensors) for p in parts]
+        experts.append(torch.cat([tensors[key] for key in found]))
+    return torch.stack(experts)
+
+
 def check_checkpoint(checkpoint, folder, training, windows):
     """The moments, and the loss that transformers finds with the weights."""
     tensors = load_file(checkpoint)
     # A bias of k has no gradient but rounding errors, hence all tensors together.
     norm = sum(m.norm() ** 2 for m in training.moments.values()) ** 0.5
     for name, moment in training.moments.items():
-        ours = tensors[f"adam_m.{name}"]
+        ours = moment_of(tensors, name)
         hold(f"the moment of {name}", ((ours - moment).norm() / norm).item())
     continued = checkpoint.with_suffix("")
     continued.mkdir(exist_ok=True)
