@@ -12,7 +12,7 @@ namespace {
 // The fields of a mixture of experts in one architecture.
 struct ExpertFields {
   const char* model_type;
-  const char* count;
+  const char *count, *other_count;
   int64_t usual_count = 0, usual_active = 0;
   const char* ffn;
   bool normalised = false;
@@ -24,6 +24,7 @@ struct ExpertFields {
 constexpr std::array<ExpertFields, 5> kExpertFields{{
     {.model_type = "mixtral",
      .count = "num_local_experts",
+     .other_count = "num_experts",
      .usual_count = 8,
      .usual_active = 2,
      .ffn = "intermediate_size",
@@ -31,18 +32,21 @@ constexpr std::array<ExpertFields, 5> kExpertFields{{
      .format = Experts::Format::mixtral},
     {.model_type = "qwen3_moe",
      .count = "num_experts",
+     .other_count = "num_local_experts",
      .usual_count = 128,
      .usual_active = 8,
      .ffn = "moe_intermediate_size",
      .normalised_key = "norm_topk_prob"},
     {.model_type = "olmoe",
      .count = "num_experts",
+     .other_count = "num_local_experts",
      .usual_count = 64,
      .usual_active = 8,
      .ffn = "intermediate_size",
      .normalised_key = "norm_topk_prob"},
     {.model_type = "gpt_oss",
      .count = "num_local_experts",
+     .other_count = "num_experts",
      .usual_count = 128,
      .usual_active = 4,
      .ffn = "intermediate_size",
@@ -51,6 +55,7 @@ constexpr std::array<ExpertFields, 5> kExpertFields{{
      .format = Experts::Format::gpt_oss},
     {.model_type = "glm4_moe",
      .count = "n_routed_experts",
+     .other_count = "num_local_experts",
      .usual_count = 128,
      .usual_active = 8,
      .ffn = "moe_intermediate_size",
@@ -64,6 +69,12 @@ const ExpertFields* expert_fields(const std::string& model_type) {
       std::find_if(kExpertFields.begin(), kExpertFields.end(),
                    [&](const ExpertFields& f) { return model_type == f.model_type; });
   return found == kExpertFields.end() ? nullptr : &*found;
+}
+
+// Versions of Transformers write one key or the other.
+int64_t count_of(const Fields& config, const ExpertFields& fields) {
+  const bool usual = config.is_first(fields.count, config, fields.other_count);
+  return config.whole(usual ? fields.count : fields.other_count, fields.usual_count);
 }
 
 // Layers whose MLP is dense in a model with experts.
@@ -178,7 +189,7 @@ void read_experts(const Fields& config, const std::string& model_type, ModelSpec
   const ExpertFields* fields = expert_fields(model_type);
   if (fields == nullptr) return;
   Experts e;
-  e.count = config.whole(fields->count, fields->usual_count);
+  e.count = count_of(config, *fields);
   e.active = config.whole("num_experts_per_tok", fields->usual_active);
   e.ffn = config.whole(fields->ffn);
   e.scores = fields->scores;

@@ -15,7 +15,6 @@ constexpr int64_t kMaxCount = (int64_t{1} << 40) - 1;
 // tensors, divisors of heads.
 constexpr int64_t kMaxLayers = 2048;
 constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxHidden = int64_t{1} << 24;
 constexpr int64_t kMaxFfn = int64_t{1} << 32;    // also for fused layers
 constexpr int64_t kMaxVocab = int64_t{1} << 31;  // token ids are 32 bits wide
@@ -91,7 +90,7 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
   }
   const Experts& e = *model.experts;
   for (const Count& count :
-       {Count{"experts.count", e.count, kMaxExperts}, Count{"experts.active", e.active, e.count},
+       {Count{"experts.count", e.count, kMostExperts}, Count{"experts.active", e.active, e.count},
         Count{"experts.ffn", e.ffn, kMaxFfn}, Count{"experts.groups", e.groups, e.count},
         Count{"experts.active_groups", e.active_groups, e.groups}}) {
     if (auto problem = check_count(count)) return problem;
@@ -109,6 +108,15 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
     return ModelProblem{
         "experts.active_groups",
         fmt::format("{} groups have fewer than the {} active experts", e.active_groups, e.active)};
+  }
+  if (e.groups > 1 && (e.scores != Experts::Scores::sigmoid || e.count / e.groups < 2)) {
+    return ModelProblem{"experts.groups", "expected 1, or sigmoid scores and groups of 2 or more"};
+  }
+  if (model.norm_placement != NormPlacement::input) {
+    return ModelProblem{"norm_placement", "expected input: outputs of experts are not normalised"};
+  }
+  if (e.selection_bias && e.scores != Experts::Scores::sigmoid) {
+    return ModelProblem{"experts.selection_bias", "only for sigmoid scores; remove it"};
   }
   if (e.shared_gate && e.shared_ffn == 0) {
     return ModelProblem{"experts.shared_gate", "there are no shared experts; remove it"};
@@ -260,7 +268,11 @@ int64_t parameter_count(const ModelSpec& model) {
       const bool layer =
           unit.kind == ParameterUnit::Kind::layer || unit.kind == ParameterUnit::Kind::experts;
       if (!layer && !ends) continue;
-      const int64_t elements = checked_mul(unit.elements, layer ? layers : 1, "parameters");
+      int64_t trained = unit.elements;
+      for (const ParameterTensor& tensor : unit.tensors) {
+        if (!tensor.trained) trained -= tensor.elements;
+      }
+      const int64_t elements = checked_mul(trained, layer ? layers : 1, "parameters");
       total = checked_add(total, elements, "parameters");
     }
     ends = false;
@@ -283,7 +295,7 @@ int64_t active_parameter_count(const ModelSpec& model) {
 
 void refuse_unplanned(const ModelSpec& model) {
   const std::pair<bool, const char*> features[] = {
-      {model.experts.has_value(), "a mixture of experts"},
+      {model.experts && model.experts->auxiliary_loss > 0, "the auxiliary loss of experts"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

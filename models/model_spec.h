@@ -54,6 +54,8 @@ struct RopeScaling {
 /// YaRN's usual attention_factor.
 double yarn_attention_factor(double factor);
 
+inline constexpr int64_t kMostExperts = 4096;
+
 /// A mixture of experts in place of an MLP. A router gives a token a score for each expert, and the
 /// `active` ones with the highest scores process it; their outputs are added up by weight.
 struct Experts {
@@ -75,7 +77,9 @@ struct Experts {
   bool selection_bias = false;  // a bias, which is not trained, counts in the choice alone
   /// Experts are in `groups` groups, and a token's are in `active_groups` of them (DeepSeek-V3).
   int64_t groups = 1, active_groups = 1;
-  double auxiliary_loss = 0;  // factor of the load-balancing loss
+  /// Factor of the loss that balances the load (load_balancing_loss_func of Transformers). It
+  /// depends on the routing of all tokens in all layers.
+  double auxiliary_loss = 0;
   Format format = Format::qwen;
   bool operator==(const Experts&) const = default;
 };
@@ -151,8 +155,12 @@ struct ModelSpec {
   bool gated() const { return activation != Activation::gelu; }
   bool norms_inputs() const { return norm_placement != NormPlacement::output; }
   bool norms_outputs() const { return norm_placement != NormPlacement::input; }
-  /// The width of what an MLP's first matrices give: F, or 2F if it is gated.
-  int64_t inner_width() const { return gated() ? 2 * ffn : ffn; }
+  /// The inner width that processes a token: F, or that of the active and shared experts.
+  int64_t mlp_width() const {
+    return experts ? experts->active * experts->ffn + experts->shared_ffn : ffn;
+  }
+  /// The width of what an MLP's first matrices give: mlp_width(), or twice that if it is gated.
+  int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };
@@ -204,8 +212,15 @@ struct ParameterTensor {
   std::vector<int64_t> shape;  // as stored here
   int64_t offset = 0;          // elements from the start of the unit
   int64_t elements = 0;
-  bool transposed_in_file = false;  // GPT-2's Conv1D matrices are [in, out] in its files
-  bool decays = false;              // weight decay applies (matrices, not norms and biases)
+  bool transposed_in_file = false;  // GPT-2's Conv1D matrices are [in, out] in its files; of
+                                    // experts' [E, out, in] the last two
+  bool interleaved_in_file =
+      false;  // files have rows of gate and up in turn, here all of gate first
+  /// In files each expert may have tensors of its own instead, which share its rows: those of
+  /// expert 7 are "model.layers.3.mlp.experts.7.gate_proj.weight", ..., for these names.
+  std::vector<std::string> expert_parts = {};
+  bool trained = true;  // false: the gradient is zero, as of a router's selection_bias
+  bool decays = false;  // weight decay applies (matrices, not norms and biases)
   enum class Init { normal, residual_normal, ones, zeros } init = Init::normal;
 };
 
@@ -226,13 +241,13 @@ struct ParameterUnit {
 /// gate, up [F, d] each, down [d, F]; GELU: up [F, d] [bias], down [d, F] [bias]. norm1 and norm2
 /// are those of the inputs of attention and MLP, or, with norms of the outputs alone, of these;
 /// with both, the norms of the outputs follow the matrices of attention and of the MLP. With
-/// experts the MLP's place has the router [E, d] [bias [E]] and the shared experts' gate, up, down
-/// [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d], [biases [E, 2F]], down
-/// [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position table [max_positions, d]].
-/// Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. LayerNorms have
-/// a bias. Models with all features of GPT-2 (learned positions, LayerNorm, GELU, no q/k norm) have
-/// GPT-2's names, where q, k and v are one tensor c_attn; all others have Llama's, or those of
-/// Experts::format.
+/// experts the MLP's place has the router [E, d] [bias [E]] [selection bias [E]] and the shared
+/// experts' gate, up, down [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d],
+/// [biases [E, 2F]], down [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position
+/// table [max_positions, d]]. Head: norm weight [bias], then the output matrix [V, d] unless
+/// tied_embeddings. LayerNorms have a bias. Models with all features of GPT-2 (learned positions,
+/// LayerNorm, GELU, no q/k norm) have GPT-2's names, where q, k and v are one tensor c_attn; all
+/// others have Llama's, or those of Experts::format.
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model);
 
 /// Throws bad_input, naming a feature of the model that no plan has yet.

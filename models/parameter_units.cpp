@@ -66,21 +66,32 @@ class UnitBuilder {
     tensor.init = init;
     append(std::move(tensor), size);
   }
+  // One that is not trained.
+  void constant(const std::string& name, int64_t size) {
+    vector(name, size, Init::zeros);
+    unit_.tensors.back().trained = false;
+  }
   void bias(const std::string& name, int64_t size) { vector(name + ".bias", size, Init::zeros); }
-  // Matrices of all experts, one after another.
+  // Matrices of all experts, one after another. `parts`: as ParameterTensor::expert_parts; without
+  // them all experts are one tensor in files, in the format of gpt-oss.
   void matrices(const std::string& name, int64_t experts, int64_t rows, int64_t columns,
-                Init init = Init::normal) {
+                std::vector<std::string> parts, Init init = Init::normal) {
+    const bool own_format = parts.empty();
     ParameterTensor tensor;
     tensor.name = name;
     tensor.shape = {experts, rows, columns};
     tensor.decays = true;
     tensor.init = init;
+    tensor.expert_parts = std::move(parts);
+    tensor.transposed_in_file = own_format;
+    tensor.interleaved_in_file = own_format && init == Init::normal;
     append(std::move(tensor), checked_mul(experts, checked_mul(rows, columns, name), name));
   }
-  // Biases of all experts.
-  void biases(const std::string& name, int64_t experts, int64_t size) {
+  // Biases of all experts, which only gpt-oss has.
+  void biases(const std::string& name, int64_t experts, int64_t size, bool interleaved) {
     vector(name, checked_mul(experts, size, name), Init::zeros);
     unit_.tensors.back().shape = {experts, size};
+    unit_.tensors.back().interleaved_in_file = interleaved;
   }
   void norm(const std::string& name, const ModelSpec& model) {
     vector(name + ".weight", model.hidden, model.norm_offset ? Init::zeros : Init::ones);
@@ -148,6 +159,17 @@ struct ExpertNames {
   std::string router() const {
     return mlp() + (format == Experts::Format::gpt_oss ? "router" : "gate");
   }
+  // The tensors of one expert in files.
+  std::vector<std::string> first(bool gated) const {
+    if (format == Experts::Format::gpt_oss) return {};
+    if (!gated) return {"up_proj"};
+    if (format == Experts::Format::mixtral) return {"w1", "w3"};
+    return {"gate_proj", "up_proj"};
+  }
+  std::vector<std::string> last() const {
+    if (format == Experts::Format::gpt_oss) return {};
+    return {format == Experts::Format::mixtral ? "w2" : "down_proj"};
+  }
 };
 
 // What replaces the MLP in the layer's own unit: the router and the shared experts.
@@ -156,8 +178,12 @@ void add_router(UnitBuilder& unit, const ModelSpec& model, const std::string& pr
   const ExpertNames names(e);
   unit.matrix(prefix + names.router(), e.count, model.hidden);
   if (e.router_bias) unit.bias(prefix + names.router(), e.count);
+  if (e.selection_bias)
+    unit.constant(prefix + names.router() + ".e_score_correction_bias", e.count);
   if (e.shared_ffn == 0) return;
-  add_mlp(unit, model, prefix + names.mlp() + "shared_experts.", e.shared_ffn);
+  // Qwen2-MoE, which has the gate, has one.
+  const char* shared = e.shared_gate ? "shared_expert." : "shared_experts.";
+  add_mlp(unit, model, prefix + names.mlp() + shared, e.shared_ffn);
   if (e.shared_gate) unit.matrix(prefix + names.mlp() + "shared_expert_gate", 1, model.hidden);
 }
 
@@ -168,10 +194,13 @@ ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t l
   const std::string prefix = names.layer(layer) + ExpertNames(e).mlp() + "experts.";
   const int64_t inner = model.gated() ? checked_mul(2, e.ffn, "experts.ffn") : e.ffn;
   const bool biased = model.mlp_bias;
-  unit.matrices(prefix + "gate_up_proj", e.count, inner, model.hidden);
-  if (biased) unit.biases(prefix + "gate_up_proj_bias", e.count, inner);
-  unit.matrices(prefix + "down_proj", e.count, model.hidden, e.ffn, Init::residual_normal);
-  if (biased) unit.biases(prefix + "down_proj_bias", e.count, model.hidden);
+  const ExpertNames in_files(e);
+  unit.matrices(prefix + "gate_up_proj", e.count, inner, model.hidden,
+                in_files.first(model.gated()));
+  if (biased) unit.biases(prefix + "gate_up_proj_bias", e.count, inner, true);
+  unit.matrices(prefix + "down_proj", e.count, model.hidden, e.ffn, in_files.last(),
+                Init::residual_normal);
+  if (biased) unit.biases(prefix + "down_proj_bias", e.count, model.hidden, false);
   return unit.take();
 }
 

@@ -1,5 +1,7 @@
 #include "models/tensor_slices.h"
 
+#include <algorithm>
+
 namespace longspan {
 namespace {
 
@@ -11,6 +13,33 @@ struct Piece {
   Cut cut;
   int64_t rows, columns;
 };
+
+// Router and shared experts.
+void add_router_pieces(const ModelSpec& m, std::vector<Piece>& pieces) {
+  const Experts& e = *m.experts;
+  const int64_t d = m.hidden;
+  pieces.push_back({Cut::none, e.count, d});
+  if (e.router_bias) pieces.push_back({Cut::none, 1, e.count});
+  if (e.selection_bias) pieces.push_back({Cut::none, 1, e.count});
+  if (e.shared_ffn == 0) return;
+  for (int i = 0; i < (m.gated() ? 2 : 1); ++i) pieces.push_back({Cut::rows, e.shared_ffn, d});
+  pieces.push_back({Cut::columns, d, e.shared_ffn});
+  if (e.shared_gate) pieces.push_back({Cut::none, 1, d});
+}
+
+// The unit of a layer's experts: every expert is cut like an MLP.
+std::vector<Piece> experts_pieces(const ModelSpec& m) {
+  const Experts& e = *m.experts;
+  const int64_t parts = m.gated() ? 2 : 1;
+  std::vector<Piece> pieces;
+  for (int64_t i = 0; i < parts * e.count; ++i) pieces.push_back({Cut::rows, e.ffn, m.hidden});
+  for (int64_t i = 0; m.mlp_bias && i < parts * e.count; ++i) {
+    pieces.push_back({Cut::rows, e.ffn, 1});
+  }
+  for (int64_t i = 0; i < e.count; ++i) pieces.push_back({Cut::columns, m.hidden, e.ffn});
+  if (m.mlp_bias) pieces.push_back({Cut::none, e.count, m.hidden});
+  return pieces;
+}
 
 // The pieces in the order documented at parameter_units().
 std::vector<Piece> layer_pieces(const ModelSpec& m) {
@@ -31,11 +60,15 @@ std::vector<Piece> layer_pieces(const ModelSpec& m) {
     if (m.norm_placement == NormPlacement::both) pieces.push_back(norm);
   }
   pieces.push_back(norm);
-  if (m.gated()) pieces.push_back({Cut::rows, m.ffn, d});
-  pieces.push_back({Cut::rows, m.ffn, d});
-  if (m.mlp_bias) pieces.push_back({Cut::rows, m.ffn, 1});
-  pieces.push_back({Cut::columns, d, m.ffn});
-  if (m.mlp_bias) pieces.push_back(bias);
+  if (m.experts) {
+    add_router_pieces(m, pieces);
+  } else {
+    if (m.gated()) pieces.push_back({Cut::rows, m.ffn, d});
+    pieces.push_back({Cut::rows, m.ffn, d});
+    if (m.mlp_bias) pieces.push_back({Cut::rows, m.ffn, 1});
+    pieces.push_back({Cut::columns, d, m.ffn});
+    if (m.mlp_bias) pieces.push_back(bias);
+  }
   if (m.norm_placement == NormPlacement::both) pieces.push_back(norm);
   return pieces;
 }
@@ -64,23 +97,38 @@ class Runs {
 
 }  // namespace
 
+bool divides_widths(const ModelSpec& model, int64_t degree) {
+  const auto fits = [&](const LayerRun& run) { return run.experts || run.ffn % degree == 0; };
+  const std::vector<LayerRun> runs = layer_runs(model);
+  const bool experts_fit = !model.experts || (model.experts->ffn % degree == 0 &&
+                                              model.experts->shared_ffn % degree == 0);
+  return model.heads % degree == 0 && model.kv_heads % degree == 0 && experts_fit &&
+         std::all_of(runs.begin(), runs.end(), fits);
+}
+
 ModelSpec narrow_model(const ModelSpec& model, int64_t degree) {
   ModelSpec narrow = model;
   narrow.heads /= degree;
   narrow.kv_heads /= degree;
   narrow.ffn /= degree;
   for (LayerRun& run : narrow.runs) run.ffn /= degree;
+  if (narrow.experts) {
+    narrow.experts->ffn /= degree;
+    narrow.experts->shared_ffn /= degree;
+  }
   return narrow;
 }
 
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
                                  int64_t index) {
-  if (degree == 1 || unit.kind != ParameterUnit::Kind::layer) {
+  const bool of_experts = unit.kind == ParameterUnit::Kind::experts;
+  if (degree == 1 || (unit.kind != ParameterUnit::Kind::layer && !of_experts)) {
     return {{0, 0, unit.elements, true}};
   }
   Runs runs;
   int64_t whole = 0;
-  for (const Piece& piece : layer_pieces(model_of_run(model, run_of_layer(model, unit.layer)))) {
+  const ModelSpec alike = model_of_run(model, run_of_layer(model, unit.layer));
+  for (const Piece& piece : of_experts ? experts_pieces(alike) : layer_pieces(alike)) {
     const int64_t elements = piece.rows * piece.columns;
     switch (piece.cut) {
       case Cut::none:

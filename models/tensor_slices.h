@@ -5,7 +5,8 @@
 // model. Matrices that widen (q, k, v, gate, up) are cut by rows, with their biases; those that
 // return to the hidden width (out, down) by columns. Norms, q/k norms and the biases of out and
 // down are replicated, with equal values on every rank. Embedding and head are the same units in
-// both models and wholly replicated.
+// both models and wholly replicated. Every expert of a mixture is cut like an MLP, and so are
+// shared experts; routers are replicated.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,11 @@
 
 namespace longspan {
 
-/// The model of the layers on one of `degree` ranks. REQUIRES: degree divides heads, kv_heads and
-/// the ffn of every run.
+/// Whether `degree` divides heads, kv_heads and the inner widths of all layers: the ffn of those
+/// with an MLP, and the widths of experts.
+bool divides_widths(const ModelSpec& model, int64_t degree);
+
+/// The model of the layers on one of `degree` ranks. REQUIRES: divides_widths().
 ModelSpec narrow_model(const ModelSpec& model, int64_t degree);
 
 /// Elements [narrow, narrow + count) of a rank's unit are [whole, whole + count) of the model's.

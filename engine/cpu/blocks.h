@@ -30,13 +30,19 @@ namespace longspan::cpu {
 
 class Rope;
 
+/// One expert, and the shared ones as one, each as the MLP of a model.
+struct ExpertModels {
+  ModelSpec expert, shared;
+};
+
 /// The context of every block; owned by the backend, shared read-only.
 struct BlockContext {
   const ModelSpec* model = nullptr;
   LayerOffsets layer;
   ThreadPool* pool = nullptr;
-  std::shared_ptr<const Rope> rope;  // null with learned positions
-  VocabularyShare share = {};        // the rows that the model's vocabulary is
+  std::shared_ptr<const Rope> rope;                  // null with learned positions
+  VocabularyShare share = {};                        // the rows that the model's vocabulary is
+  std::shared_ptr<const ExpertModels> experts = {};  // null: the MLP is dense
 };
 /// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
@@ -46,7 +52,8 @@ BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*d; with qk_norm t*(d+A), where A is the width of the query heads in use (0: all)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
-/// t*(d+F+W); with saves_inner t*(d+F); partial: without d
+/// t*(d+F+W); with saves_inner t*(d+F); partial: without d. Experts add t*(routing_width() + the
+/// active ones' d), and another t*F in the backward.
 int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,
                               bool partial = false);
 /// t*(d+F+W), with norms of inputs and outputs t*(2d+F+W); with has_inner without W; partial:
@@ -55,8 +62,10 @@ int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool h
                                bool partial = false);
 /// 0; with norms of outputs t*d
 int64_t out_workspace(const ModelSpec&, int64_t n, int64_t tile);
-/// t*F
+/// t*F, and the same of experts, but for the other t*F
 int64_t mlp_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
+/// 0, and the same of experts
+int64_t mlp_backward_weight_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0; with qk_norm t*A
 int64_t qkv_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*(2d+V)
@@ -176,29 +185,40 @@ void residual_forward(const BlockContext&, const float* unit, bool of_mlp, const
 void residual_backward(const BlockContext&, const float* unit, bool of_mlp, const float* dy,
                        int64_t n, float* sum, float* unit_gradient);
 
+// With experts in the MLP's place, `experts` is their unit, and F and W are all of a token's
+// (ModelSpec::mlp_width(), inner_width()). Rows of `inner` and `act` are then in the order of
+// experts within each tile, which is the same in forward and backward: routing depends on y alone.
+// The first part of a backward in two also adds the gradients of the router.
+
 /// out[n,d] = y[n,d] + mlp(norm2(y)), or y + out_norm(mlp(..)). `inner` [n,W] (pre-activation
 /// gate|up) is written unless null, or read if it is `given`. out may alias y. With `partial`, y is
 /// already norm2's output, and out includes neither the residual nor the last bias: one rank's part
 /// of a tensor group's sum.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
                  float* out, float* inner, float* workspace, bool partial = false,
-                 bool given = false);
+                 bool given = false, const float* experts = nullptr);
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
 /// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
 /// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward
 /// computes the gradient of the last bias.
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
-                  bool partial = false);
+                  bool partial = false, const float* experts = nullptr,
+                  float* experts_gradient = nullptr);
 /// The backward of the MLP alone, without norm and residual, in two parts. The first writes
 /// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
-/// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again.
+/// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again; of
+/// experts, unless `has_inner`.
 void mlp_backward_input(const BlockContext&, const float* unit, const float* h, const float* dy,
                         int64_t n, int64_t tile, float* inner, float* act, float* dh,
-                        float* workspace);
-/// Adds the gradients of the MLP's weights. With `partial`, not that of the last bias.
+                        float* workspace, const float* experts = nullptr,
+                        float* unit_gradient = nullptr, bool has_inner = false);
+/// Adds the gradients of the MLP's weights. With `partial`, not that of the last bias. The last
+/// four are of experts.
 void mlp_backward_weight(const BlockContext&, const float* h, const float* dy, const float* inner,
-                         const float* act, int64_t n, float* unit_gradient, bool partial = false);
+                         const float* act, int64_t n, float* unit_gradient, bool partial = false,
+                         const float* unit = nullptr, int64_t tile = 0,
+                         float* experts_gradient = nullptr, float* workspace = nullptr);
 
 /// Final norm, logits, cross-entropy and their gradients in one pass per tile. loss (+=, double) is
 /// the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with its gradient and may

@@ -15,6 +15,14 @@ BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool) {
   context.layer = layer_offsets(model);
   context.pool = &pool;
   if (model.positions == Positions::rope) context.rope = std::make_shared<const Rope>(model);
+  if (model.experts) {
+    ExpertModels models{model, model};
+    models.expert.ffn = model.experts->ffn;
+    models.shared.ffn = model.experts->shared_ffn;
+    models.expert.experts.reset();
+    models.shared.experts.reset();
+    context.experts = std::make_shared<const ExpertModels>(std::move(models));
+  }
   return context;
 }
 

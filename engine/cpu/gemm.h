@@ -29,6 +29,20 @@ void gemm_nn(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* a, 
 void gemm_tn(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
              const float* b, int64_t ldb, Into into, float* c, int64_t ldc);
 
+// Products of groups of rows, each with a matrix of its own: group g is rows [first[g], first[g+1])
+// of A (and of C, or of B), and its matrix the g-th of `groups` that follow each other. At most
+// kMostExperts groups; empty ones have no product.
+
+/// C[rows of g, n] = A[rows of g, k] B_g[n,k]^T.
+void grouped_nt(ThreadPool& pool, int64_t groups, const int64_t* first, int64_t n, int64_t k,
+                const float* a, const float* b, float* c);
+/// C[rows of g, n] = A[rows of g, k] B_g[k,n].
+void grouped_nn(ThreadPool& pool, int64_t groups, const int64_t* first, int64_t n, int64_t k,
+                const float* a, const float* b, float* c);
+/// C_g[m,n] += A[rows of g, m]^T B[rows of g, n].
+void grouped_tn(ThreadPool& pool, int64_t groups, const int64_t* first, int64_t m, int64_t n,
+                const float* a, const float* b, float* c);
+
 /// gemm_nn on the calling thread only, for blocks that fuse a product with other work.
 void gemm_nn_block(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
                    int64_t ldb, Into into, float* c, int64_t ldc);

@@ -1,9 +1,11 @@
 // The feed-forward block: norm, up (and gate) projection, activation, down projection.
 #include "engine/cpu/activation.h"
 #include "engine/cpu/blocks.h"
+#include "engine/cpu/experts.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
+#include "planner/program/workspace.h"
 
 namespace longspan::cpu {
 namespace {
@@ -76,14 +78,20 @@ void down_forward(const BlockContext& context, const float* unit, const float* a
   if (biased && at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, n, d, y);
 }
 
+// A token's rows to and from experts, and what routes them.
+int64_t routed_floats(const ModelSpec& model) {
+  if (!model.experts) return 0;
+  return model.experts->active * model.hidden + routing_width(*model.experts);
+}
+
 // `hidden`: the number of tensors [t,d].
 int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner,
                     int64_t hidden) {
   const char* what = "mlp workspace";
   const int64_t row =
-      checked_add(checked_add(checked_mul(hidden, model.hidden, what), model.ffn, what),
+      checked_add(checked_add(checked_mul(hidden, model.hidden, what), model.mlp_width(), what),
                   with_inner ? inner_width(model) : 0, what);
-  return checked_mul(std::min(n, tile), row, what);
+  return checked_mul(std::min(n, tile), checked_add(row, routed_floats(model), what), what);
 }
 
 }  // namespace
@@ -96,7 +104,8 @@ int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, b
 int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner,
                                bool partial) {
   const int64_t norms = (model.norms_inputs() ? 1 : 0) + (model.norms_outputs() ? 1 : 0);
-  return tile_floats(model, n, tile, !has_inner, partial ? 0 : norms);
+  const int64_t more = model.experts ? checked_mul(std::min(n, tile), model.mlp_width(), "mlp") : 0;
+  return tile_floats(model, n, tile, !has_inner, partial ? 0 : norms) + more;
 }
 
 void norm2_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
@@ -115,8 +124,12 @@ void norm2_backward(const BlockContext& context, const float* unit, const float*
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
                  int64_t tile, float* out, float* inner, float* workspace, bool partial,
-                 bool given) {
+                 bool given, const float* experts) {
   const ModelSpec& model = *context.model;
+  if (model.experts) {
+    experts_forward(context, unit, experts, y, n, tile, out, inner, workspace, partial);
+    return;
+  }
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
@@ -150,8 +163,13 @@ void mlp_forward(const BlockContext& context, const float* unit, const float* y,
 
 void mlp_backward(const BlockContext& context, const float* unit, const float* y, float* inner,
                   int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace,
-                  bool partial) {
+                  bool partial, const float* experts, float* experts_gradient) {
   const ModelSpec& model = *context.model;
+  if (model.experts) {
+    experts_backward(context, unit, experts, y, inner, n, tile, dy, unit_gradient, experts_gradient,
+                     workspace, partial);
+    return;
+  }
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
@@ -190,12 +208,22 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
 }
 
 int64_t mlp_backward_input_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
-  return checked_mul(std::min(n, tile), model.ffn, "mlp workspace");
+  return checked_mul(std::min(n, tile), model.mlp_width() + routed_floats(model), "mlp workspace");
+}
+
+int64_t mlp_backward_weight_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  return checked_mul(std::min(n, tile), routed_floats(model), "mlp workspace");
 }
 
 void mlp_backward_input(const BlockContext& context, const float* unit, const float* h,
                         const float* dy, int64_t n, int64_t tile, float* inner, float* act,
-                        float* dh, float* workspace) {
+                        float* dh, float* workspace, const float* experts, float* unit_gradient,
+                        bool has_inner) {
+  if (context.model->experts) {
+    experts_backward_input(context, unit, experts, h, dy, n, tile, inner, act, dh, unit_gradient,
+                           workspace, has_inner);
+    return;
+  }
   const int64_t d = context.model->hidden;
   const int64_t f = context.model->ffn;
   const int64_t w = inner_width(*context.model);
@@ -211,7 +239,13 @@ void mlp_backward_input(const BlockContext& context, const float* unit, const fl
 
 void mlp_backward_weight(const BlockContext& context, const float* h, const float* dy,
                          const float* inner, const float* act, int64_t n, float* unit_gradient,
-                         bool partial) {
+                         bool partial, const float* unit, int64_t tile, float* experts_gradient,
+                         float* workspace) {
+  if (context.model->experts) {
+    experts_backward_weight(context, unit, h, dy, inner, act, n, tile, unit_gradient,
+                            experts_gradient, workspace);
+    return;
+  }
   down_gradients(context, dy, act, n, partial, unit_gradient);
   up_gradients(context, inner, h, n, unit_gradient);
 }

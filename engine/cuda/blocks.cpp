@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/cuda/experts.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/activation.h"
 #include "engine/cuda/kernels/attention_glue.h"
@@ -10,6 +11,7 @@
 #include "engine/cuda/kernels/loss.h"
 #include "engine/cuda/kernels/rows.h"
 #include "engine/cuda/memory.h"
+#include "planner/program/workspace.h"
 
 namespace longspan::cuda {
 namespace {
@@ -74,6 +76,12 @@ Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const 
                     model_.head_dim, kMaxHeadDim);
   }
   rope_ = rope_table(model_);
+  if (!model_.experts) return;
+  if (model_.experts->groups > kMostExpertGroups) {
+    throw bad_input("cuda backend: {} has {} groups of experts, at most {} are supported",
+                    model_.name, model_.experts->groups, kMostExpertGroups);
+  }
+  first_rows_.emplace(model_.experts->count);
 }
 
 template <class T>
@@ -550,7 +558,10 @@ void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_grad
 
 template <class T>
 void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                            T* workspace, bool partial, bool given) {
+                            T* workspace, bool partial, bool given, const T* experts) {
+  if (model_.experts) {
+    return experts_forward(unit, y, n, tile, out, inner, workspace, partial, experts);
+  }
   const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
   const bool norms_input = model_.norms_inputs() && !partial;
   const bool norms_output = model_.norms_outputs() && !partial;
@@ -578,7 +589,12 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
 
 template <class T>
 void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
-                             float* unit_gradient, T* workspace, bool partial) {
+                             float* unit_gradient, T* workspace, bool partial, const T* experts,
+                             float* experts_gradient) {
+  if (model_.experts) {
+    return experts_backward(unit, y, inner, n, tile, dy, unit_gradient, workspace, partial, experts,
+                            experts_gradient);
+  }
   const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
   const bool norms_input = model_.norms_inputs() && !partial;
   const bool norms_output = model_.norms_outputs() && !partial;
@@ -616,7 +632,12 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
 
 template <class T>
 void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile,
-                                   T* inner, T* act, T* dh, T* workspace) {
+                                   T* inner, T* act, T* dh, T* workspace, const T* experts,
+                                   float* unit_gradient, bool has_inner) {
+  if (model_.experts) {
+    return experts_backward_input(unit, h, dy, n, tile, inner, act, dh, workspace, experts,
+                                  unit_gradient, has_inner);
+  }
   const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
@@ -630,9 +651,121 @@ void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64
 
 template <class T>
 void Blocks<T>::mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act,
-                                    int64_t n, float* unit_gradient, bool partial) {
+                                    int64_t n, float* unit_gradient, bool partial, const T* unit,
+                                    int64_t tile, float* experts_gradient, T* workspace) {
+  if (model_.experts) {
+    return experts_backward_weight(h, dy, inner, act, n, unit_gradient, unit, tile,
+                                   experts_gradient, workspace);
+  }
   down_gradients(dy, act, n, partial, unit_gradient);
   up_gradients(inner, h, n, unit_gradient);
+}
+
+// --- experts ---
+
+template <class T>
+struct Blocks<T>::ExpertsParts {
+  float* routing;
+  T *normed, *rows, *act, *more;
+};
+
+template <class T>
+typename Blocks<T>::ExpertsParts Blocks<T>::experts_parts(int64_t rows, bool normed,
+                                                          T* workspace) const {
+  const Experts& e = *model_.experts;
+  auto* routing = reinterpret_cast<float*>(workspace);
+  T* first = reinterpret_cast<T*>(routing + rows * routing_width(e));
+  T* routed = first + (normed ? rows * model_.hidden : 0);
+  T* act = routed + rows * e.active * model_.hidden;
+  return {routing, first, routed, act, act + rows * model_.mlp_width()};
+}
+
+template <class T>
+ExpertsTile<T> Blocks<T>::tile_of(const T* unit, const T* experts, int64_t n,
+                                  const ExpertsParts& parts) const {
+  return {model_, at_, queue_, first_rows_->rows(), unit, experts, n, parts.routing, parts.rows};
+}
+
+template <class T>
+void Blocks<T>::experts_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out,
+                                T* inner, T* workspace, bool partial, const T* experts) {
+  const int64_t d = model_.hidden, w = model_.inner_width();
+  const ExpertsParts parts = experts_parts(std::min(n, tile), !partial, workspace);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = y + row * d;
+    T* z = inner != nullptr ? inner + row * w : parts.more;
+    if (!partial) norm_forward(unit, true, from, rows, parts.normed);
+    const T* h = partial ? from : parts.normed;
+    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
+    t.route(h);
+    t.up(h, z);
+    t.activate(z, parts.act);
+    t.down(parts.act, partial ? nullptr : from, out + row * d);
+  }
+}
+
+template <class T>
+void Blocks<T>::experts_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile,
+                                 T* dy, float* unit_gradient, T* workspace, bool partial,
+                                 const T* experts, float* experts_gradient) {
+  const int64_t d = model_.hidden, w = model_.inner_width(), most = std::min(n, tile);
+  const ExpertsParts parts = experts_parts(most, !partial, workspace);
+  T *d_act = parts.more, *own_inner = d_act + most * model_.mlp_width();
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = y + row * d;
+    T* g = dy + row * d;
+    T* z = inner != nullptr ? inner + row * w : own_inner;
+    if (!partial) norm_forward(unit, true, from, rows, parts.normed);
+    const T* h = partial ? from : parts.normed;
+    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
+    t.route(h);
+    if (inner == nullptr) t.up(h, z);
+    t.activate(z, parts.act);
+    t.inner_gradient(g, z, parts.act, d_act);
+    t.down_gradients(g, parts.act, true, unit_gradient, experts_gradient);
+    t.up_gradients(h, z, unit_gradient, experts_gradient);
+    t.router_gradients(h, unit_gradient);
+    t.input_gradient(z, partial ? g : parts.normed);
+    if (!partial) norm_backward(unit, true, from, parts.normed, rows, g, g, unit_gradient);
+  }
+}
+
+template <class T>
+void Blocks<T>::experts_backward_input(const T* unit, const T* h, const T* dy, int64_t n,
+                                       int64_t tile, T* inner, T* act, T* dh, T* workspace,
+                                       const T* experts, float* unit_gradient, bool has_inner) {
+  const int64_t d = model_.hidden, f = model_.mlp_width(), w = model_.inner_width();
+  const ExpertsParts parts = experts_parts(std::min(n, tile), false, workspace);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = h + row * d;
+    T *z = inner + row * w, *own_act = act + row * f;
+    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
+    t.route(from);
+    if (!has_inner) t.up(from, z);
+    t.activate(z, own_act);
+    t.inner_gradient(dy + row * d, z, own_act, parts.act);
+    t.router_gradients(from, unit_gradient);
+    t.input_gradient(z, dh + row * d);
+  }
+}
+
+template <class T>
+void Blocks<T>::experts_backward_weight(const T* h, const T* dy, const T* inner, const T* act,
+                                        int64_t n, float* unit_gradient, const T* unit,
+                                        int64_t tile, float* experts_gradient, T* workspace) {
+  const int64_t d = model_.hidden, f = model_.mlp_width(), w = model_.inner_width();
+  const ExpertsParts parts = experts_parts(std::min(n, tile), false, workspace);
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = h + row * d;
+    ExpertsTile<T> t = tile_of(unit, nullptr, rows, parts);
+    t.route(from);
+    t.down_gradients(dy + row * d, act + row * f, false, unit_gradient, experts_gradient);
+    t.up_gradients(from, inner + row * w, unit_gradient, experts_gradient);
+  }
 }
 
 // --- loss ---

@@ -5,7 +5,10 @@
 // submitted to one queue without waiting. A Blocks belongs to its backend; one thread at a time.
 #pragma once
 
+#include <optional>
+
 #include "engine/cuda/attention.h"
+#include "engine/cuda/experts.h"
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/norm.h"
@@ -62,13 +65,16 @@ class Blocks {
   void residual_backward(const T* unit, bool of_mlp, const T* dy, int64_t n, T* sum,
                          float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                   T* workspace, bool partial, bool given);
+                   T* workspace, bool partial, bool given, const T* experts);
   void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
-                    float* unit_gradient, T* workspace, bool partial);
+                    float* unit_gradient, T* workspace, bool partial, const T* experts,
+                    float* experts_gradient);
   void mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile, T* inner,
-                          T* act, T* dh, T* workspace);
+                          T* act, T* dh, T* workspace, const T* experts, float* unit_gradient,
+                          bool has_inner);
   void mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
-                           float* unit_gradient, bool partial);
+                           float* unit_gradient, bool partial, const T* unit, int64_t tile,
+                           float* experts_gradient, T* workspace);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);
@@ -111,6 +117,21 @@ class Blocks {
   void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
   void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
+  struct ExpertsParts;  // of a workspace
+  ExpertsParts experts_parts(int64_t rows, bool normed, T* workspace) const;
+  ExpertsTile<T> tile_of(const T* unit, const T* experts, int64_t n, const ExpertsParts&) const;
+  void experts_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
+                       T* workspace, bool partial, const T* experts);
+  void experts_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
+                        float* unit_gradient, T* workspace, bool partial, const T* experts,
+                        float* experts_gradient);
+  void experts_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile,
+                              T* inner, T* act, T* dh, T* workspace, const T* experts,
+                              float* unit_gradient, bool has_inner);
+  void experts_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
+                               float* unit_gradient, const T* unit, int64_t tile,
+                               float* experts_gradient, T* workspace);
+
   VocabularyRows share() const;
   template <class Float>
   EmbeddingTables<Float> tables(Float* unit) const;
@@ -128,6 +149,7 @@ class Blocks {
   bool deterministic_;
   LayerOffsets at_;
   RopeTable rope_;
+  std::optional<FirstRows> first_rows_;  // with experts
 };
 
 }  // namespace longspan::cuda

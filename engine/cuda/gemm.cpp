@@ -138,6 +138,8 @@ template void gemm_tn(const Queue&, int64_t, int64_t, int64_t, const float*, int
                       int64_t, Into, float*, int64_t);
 template void gemm_nt(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,
                       const bfloat16*, int64_t, Into, bfloat16*, int64_t);
+template void gemm_nt(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,
+                      const bfloat16*, int64_t, Into, float*, int64_t);
 template void gemm_nn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,
                       const bfloat16*, int64_t, Into, bfloat16*, int64_t);
 template void gemm_tn(const Queue&, int64_t, int64_t, int64_t, const bfloat16*, int64_t,

@@ -1,9 +1,9 @@
 // Matrix products, row-major, with float accumulation for all operand types.
 //
-// (T, C) is (float, float), (bfloat16, bfloat16) or, for gradients of parameters, (bfloat16,
-// float). a, b and c are device pointers; lda, ldb and ldc are leading dimensions (row strides) in
-// elements. The functions enqueue on the queue and return. The CUDA build uses cuBLASLt; the tests'
-// host build uses plain loops.
+// (T, C) is (float, float), (bfloat16, bfloat16) or, for gradients of parameters and scores of a
+// router, (bfloat16, float). a, b and c are device pointers; lda, ldb and ldc are leading
+// dimensions (row strides) in elements. The functions enqueue on the queue and return. The CUDA
+// build uses cuBLASLt; the tests' host build uses plain loops.
 #pragma once
 
 #include "engine/cuda/element.h"

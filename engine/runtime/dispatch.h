@@ -177,7 +177,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const BoundOp<OpKind::mlp_forward> b(p, op, pointers);
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
-                         shape.partial, shape.given_inner);
+                         shape.partial, shape.given_inner, b.whole<E>("experts"));
       return true;
     }
     case OpKind::residual_forward: {
@@ -238,20 +238,24 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const BoundOp<OpKind::mlp_backward> b(p, op, pointers);
       blocks.mlp_backward(b.whole<E>("params"), b.whole<E>("y"), b.whole<E>("inner"), block,
                           tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
-                          b.whole<E>("workspace"), shape.partial);
+                          b.whole<E>("workspace"), shape.partial, b.whole<E>("experts"),
+                          b.whole<F>("expert_grads"));
       return true;
     }
     case OpKind::mlp_backward_input: {
       const BoundOp<OpKind::mlp_backward_input> b(p, op, pointers);
       blocks.mlp_backward_input(b.whole<E>("params"), b.whole<E>("h"), b.whole<E>("dx"), block,
                                 tile(s.mlp_tile, block), b.whole<E>("inner"), b.whole<E>("act"),
-                                b.whole<E>("dh"), b.whole<E>("workspace"));
+                                b.whole<E>("dh"), b.whole<E>("workspace"), b.whole<E>("experts"),
+                                b.whole<F>("grads"), shape.saves_inner);
       return true;
     }
     case OpKind::mlp_backward_weight: {
       const BoundOp<OpKind::mlp_backward_weight> b(p, op, pointers);
       blocks.mlp_backward_weight(b.whole<E>("h"), b.whole<E>("dx"), b.whole<E>("inner"),
-                                 b.whole<E>("act"), block, b.whole<F>("grads"), shape.partial);
+                                 b.whole<E>("act"), block, b.whole<F>("grads"), shape.partial,
+                                 b.whole<E>("params"), tile(s.mlp_tile, block),
+                                 b.whole<F>("expert_grads"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::out_backward_input: {

@@ -27,7 +27,9 @@ class Cursor {
 LayerOffsets layer_offsets(const ModelSpec& model) {
   const int64_t d = model.hidden;
   const int64_t qkv = model.attention_width() + 2 * model.kv_width();
-  const int64_t w = model.inner_width();
+  const int64_t f = model.experts ? model.experts->shared_ffn : model.ffn;
+  const int64_t w = model.gated() ? 2 * f : f;
+  const bool has_mlp = f > 0, has_bias = model.mlp_bias && !model.experts;
   const bool norm_bias = model.norm == Norm::layernorm, attends = model.attention;
   Cursor cursor;
   LayerOffsets at;
@@ -47,10 +49,16 @@ LayerOffsets layer_offsets(const ModelSpec& model) {
   at.out_norm1_bias = cursor.take(d, attends && both && norm_bias);
   at.norm2_weight = cursor.take(d);
   at.norm2_bias = cursor.take(d, norm_bias);
-  at.up_weight = cursor.take(w * d);
-  at.up_bias = cursor.take(w, model.mlp_bias);
-  at.down_weight = cursor.take(d * model.ffn);
-  at.down_bias = cursor.take(d, model.mlp_bias);
+  if (model.experts) {
+    const Experts& e = *model.experts;
+    at.router_weight = cursor.take(e.count * d);
+    at.router_bias = cursor.take(e.count, e.router_bias);
+    at.selection_bias = cursor.take(e.count, e.selection_bias);
+  }
+  at.up_weight = cursor.take(w * d, has_mlp);
+  at.up_bias = cursor.take(w, has_bias);
+  at.down_weight = cursor.take(d * f, has_mlp);
+  at.down_bias = cursor.take(d, has_bias);
   at.out_norm2_weight = cursor.take(d, both);
   at.out_norm2_bias = cursor.take(d, both && norm_bias);
   if (!model.norms_inputs()) {
@@ -58,6 +66,16 @@ LayerOffsets layer_offsets(const ModelSpec& model) {
     std::swap(at.norm1_bias, at.out_norm1_bias);
     std::swap(at.norm2_weight, at.out_norm2_weight);
     std::swap(at.norm2_bias, at.out_norm2_bias);
+  }
+  if (model.experts) {
+    const Experts& e = *model.experts;
+    at.shared_gate = cursor.take(d, e.shared_gate);
+    const int64_t inner = model.gated() ? 2 * e.ffn : e.ffn;
+    Cursor of_experts;
+    of_experts.take(e.count * inner * d);
+    at.experts_up_bias = of_experts.take(e.count * inner, model.mlp_bias);
+    at.experts_down_weight = of_experts.take(e.count * d * e.ffn);
+    at.experts_down_bias = of_experts.take(e.count * d, model.mlp_bias);
   }
 
   for (const ParameterUnit& unit : parameter_units(model)) {

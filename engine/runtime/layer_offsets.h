@@ -20,6 +20,11 @@ struct LayerOffsets {
   int64_t out_norm2_weight = -1, out_norm2_bias = -1;  // of that of the MLP
   int64_t up_weight = -1, up_bias = -1;
   int64_t down_weight = -1, down_bias = -1;
+  // With experts: up and down are those of shared ones, which have no biases.
+  int64_t router_weight = -1, router_bias = -1, selection_bias = -1;
+  int64_t shared_gate = -1;
+  // In the unit of experts.
+  int64_t experts_up_bias = -1, experts_down_weight = -1, experts_down_bias = -1;
 };
 
 /// `model` is uniform. Throws bad_input if a layer of the model has parameters that the blocks do

@@ -24,18 +24,17 @@ namespace {
 
 // The unit of a rank's program that is this unit of the model; -1 if another rank of the pipeline
 // has it.
-int unit_of_program(const Program& program, const ModelSpec& model, size_t model_unit) {
-  const auto at = static_cast<int64_t>(model_unit);
-  const bool is_layer = 1 <= at && at <= model.layers;
-  if (!is_layer) {
-    const size_t own = at == 0 ? 0 : program.parameters.size() - 1;
-    return program.parameters[own] < 0 ? -1 : static_cast<int>(own);
+int unit_of_program(const Program& program, const ParameterUnit& unit) {
+  using enum ParameterUnit::Kind;
+  if (unit.kind == embedding || unit.kind == head) {
+    const int own = unit.kind == embedding ? 0 : static_cast<int>(program.model.layers) + 1;
+    return program.parameters[static_cast<size_t>(own)] < 0 ? -1 : own;
   }
   for (const StageLayers& stage : program.stages) {
-    const int64_t layer = at - 1 - stage.in_model;
-    if (0 <= layer && layer < stage.end - stage.first) {
-      return stage.first + static_cast<int>(layer) + 1;
-    }
+    const int64_t after_first = unit.layer - stage.in_model;
+    if (after_first < 0 || after_first >= stage.end - stage.first) continue;
+    const int layer = stage.first + static_cast<int>(after_first);
+    return unit.kind == experts ? program.experts_unit(layer) : layer + 1;
   }
   return -1;
 }
@@ -46,7 +45,9 @@ BufferId at_unit(const std::vector<BufferId>& buffers, int unit) {
 
 // Whether the meshes of a pipeline have shares of a unit.
 bool is_shared(const Program& program, const ParameterUnit& unit) {
-  return program.vocabulary.share.is_cut() && unit.kind != ParameterUnit::Kind::layer;
+  const bool of_ends =
+      unit.kind == ParameterUnit::Kind::embedding || unit.kind == ParameterUnit::Kind::head;
+  return program.vocabulary.share.is_cut() && of_ends;
 }
 
 // The runs of the part of a unit of the whole model that the ranks at `place` hold: their share of
@@ -167,7 +168,7 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
 void load_parameters(Executor& executor, const ModelSpec& model, const WeightFiles& files) {
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
-    const int own = unit_of_program(executor.program(), model, unit);
+    const int own = unit_of_program(executor.program(), units[unit]);
     if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
@@ -215,7 +216,7 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
   const std::vector<ParameterUnit> units = parameter_units(model);
   const Program& program = executor.program();
   for (size_t unit = 0; unit < units.size(); ++unit) {
-    const int own = unit_of_program(program, model, unit);
+    const int own = unit_of_program(program, units[unit]);
     if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
     write_unit(executor, program.adam_m[own], values);
@@ -256,7 +257,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   if (comm != nullptr && comm->rank() != 0) {
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
-        const int own = unit_of_program(program, model, unit);
+        const int own = unit_of_program(program, units[unit]);
         whole_unit(executor, model, comm, at_unit(*section.buffers, own), units[unit]);
       }
     }
@@ -274,21 +275,16 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   auto cached = std::make_shared<Cached>();
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
-      const BufferId buffer = at_unit(*section.buffers, unit_of_program(program, model, unit));
+      const BufferId buffer = at_unit(*section.buffers, unit_of_program(program, units[unit]));
       const ParameterUnit& of = units[unit];
-      for (const ParameterTensor& tensor : of.tensors) {
+      for (const auto& [tensor, file] : file_tensors(of)) {
         tensors.push_back(
-            {section.prefix + tensor.name, file_shape(tensor),
-             [&executor, &model, comm, cached, buffer, &of, &section, tensor](float* out) {
+            {section.prefix + file.name, file.shape,
+             [&executor, &model, comm, cached, buffer, &of, &section, tensor, file](float* out) {
                if (cached->unit != &of || cached->section != section.prefix) {
                  *cached = {&of, section.prefix, whole_unit(executor, model, comm, buffer, of)};
                }
-               const float* values = cached->values.data() + tensor.offset;
-               if (tensor.transposed_in_file) {
-                 transpose(values, tensor.shape[0], tensor.shape[1], out);
-               } else {
-                 std::copy_n(values, tensor.elements, out);
-               }
+               to_file(*tensor, file, cached->values.data() + tensor->offset, out);
              }});
       }
     }
@@ -300,8 +296,8 @@ int64_t checkpoint_bytes(const ModelSpec& model) {
   std::vector<SafetensorsTensor> tensors;
   for (const char* prefix : kSections) {
     for (const ParameterUnit& unit : parameter_units(model)) {
-      for (const ParameterTensor& tensor : unit.tensors) {
-        tensors.push_back({prefix + tensor.name, file_shape(tensor), {}});
+      for (const auto& [tensor, file] : file_tensors(unit)) {
+        tensors.push_back({prefix + file.name, file.shape, {}});
       }
     }
   }
@@ -324,7 +320,7 @@ TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
   load_parameters(executor, model, files);
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
-    const int own = unit_of_program(executor.program(), model, unit);
+    const int own = unit_of_program(executor.program(), units[unit]);
     if (own < 0) continue;
     std::vector<float> m(units[unit].elements), v(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {

@@ -43,15 +43,74 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-std::vector<int64_t> file_shape(const ParameterTensor& tensor) {
+FileTensor whole_file_tensor(const ParameterTensor& tensor) {
   std::vector<int64_t> shape = tensor.shape;
-  if (tensor.transposed_in_file) std::reverse(shape.begin(), shape.end());
-  return shape;
+  if (tensor.transposed_in_file) std::reverse(shape.end() - 2, shape.end());
+  return {tensor.name, shape, 0, tensor.elements};
 }
 
-void transpose(const float* in, int64_t rows, int64_t columns, float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
+std::vector<FileTensor> file_tensors(const ParameterTensor& tensor) {
+  if (tensor.expert_parts.empty()) return {whole_file_tensor(tensor)};
+  const std::string prefix = tensor.name.substr(0, tensor.name.rfind('.') + 1);
+  const auto parts = static_cast<int64_t>(tensor.expert_parts.size());
+  const int64_t rows = tensor.shape[1] / parts, columns = tensor.shape[2];
+  std::vector<FileTensor> all;
+  for (int64_t expert = 0; expert < tensor.shape[0]; ++expert) {
+    for (const std::string& part : tensor.expert_parts) {
+      const auto before = static_cast<int64_t>(all.size());
+      all.push_back({fmt::format("{}{}.{}.weight", prefix, expert, part),
+                     {rows, columns},
+                     before * rows * columns,
+                     rows * columns});
+    }
+  }
+  return all;
+}
+
+std::vector<std::pair<const ParameterTensor*, FileTensor>> file_tensors(const ParameterUnit& unit) {
+  std::vector<std::pair<const ParameterTensor*, FileTensor>> all;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    for (FileTensor& file : file_tensors(tensor)) all.emplace_back(&tensor, std::move(file));
+  }
+  return all;
+}
+
+namespace {
+
+// Calls at(here, in_file) for every element of a parameter: its places here and in its file.
+template <class At>
+void for_places(const ParameterTensor& tensor, const At& at) {
+  const bool matrices = tensor.transposed_in_file || tensor.shape.size() > 2;
+  const int64_t columns = matrices ? tensor.shape.back() : 1;
+  const int64_t rows = tensor.shape[tensor.shape.size() - (matrices ? 2 : 1)];
+  const int64_t matrix = rows * columns;
+  const int64_t across = tensor.transposed_in_file ? rows : 1;  // in files
+  const int64_t down = tensor.transposed_in_file ? 1 : columns;
+  for (int64_t first = 0; first < tensor.elements; first += matrix) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t half = rows / 2;
+      const int64_t row_in_file = !tensor.interleaved_in_file ? row
+                                  : row < half                ? 2 * row
+                                                              : 2 * (row - half) + 1;
+      for (int64_t column = 0; column < columns; ++column) {
+        at(first + row * columns + column, first + row_in_file * down + column * across);
+      }
+    }
+  }
+}
+
+bool same_in_file(const ParameterTensor& tensor) {
+  return !tensor.transposed_in_file && !tensor.interleaved_in_file;
+}
+
+}  // namespace
+
+void to_file(const ParameterTensor& tensor, const FileTensor& file, const float* values,
+             float* out) {
+  if (same_in_file(tensor)) {
+    std::copy_n(values + file.first, file.elements, out);
+  } else {
+    for_places(tensor, [&](int64_t here, int64_t in_file) { out[in_file] = values[here]; });
   }
 }
 
@@ -85,8 +144,8 @@ void WeightFiles::open_shards(const fs::path& index) {
   }
 }
 
-WeightFiles::Found WeightFiles::find(const std::string& prefix,
-                                     const ParameterTensor& tensor) const {
+std::optional<WeightFiles::Found> WeightFiles::find(const std::string& prefix,
+                                                    const FileTensor& tensor) const {
   std::vector<std::string> names{prefix + tensor.name};
   if (tensor.name.starts_with(kOptionalPrefix)) {
     names.push_back(prefix + tensor.name.substr(kOptionalPrefix.size()));
@@ -95,21 +154,37 @@ WeightFiles::Found WeightFiles::find(const std::string& prefix,
     for (const auto& file : files_) {
       const auto entry = file->entries().find(name);
       if (entry == file->entries().end()) continue;
-      if (const std::vector<int64_t> expected = file_shape(tensor);
-          entry->second.shape != expected) {
+      if (entry->second.shape != tensor.shape) {
         throw bad_input("weights: {}: tensor {}: expected shape {}, got {}", path_.string(), name,
-                        shape_text(expected), shape_text(entry->second.shape));
+                        shape_text(tensor.shape), shape_text(entry->second.shape));
       }
-      return {file.get(), name};
+      return Found{file.get(), name, tensor};
     }
   }
-  throw bad_input("weights: {}: tensor {} is missing", path_.string(), names.front());
+  return std::nullopt;
+}
+
+// Files may have all experts in one tensor, too.
+std::vector<WeightFiles::Found> WeightFiles::find(const std::string& prefix,
+                                                  const ParameterTensor& tensor) const {
+  if (const auto whole = find(prefix, whole_file_tensor(tensor))) return {*whole};
+  std::vector<Found> all;
+  for (const FileTensor& file : file_tensors(tensor)) {
+    const std::optional<Found> found = find(prefix, file);
+    if (!found) {
+      throw bad_input("weights: {}: tensor {} is missing", path_.string(), prefix + file.name);
+    }
+    all.push_back(*found);
+  }
+  return all;
 }
 
 void WeightFiles::check(const ModelSpec& model) const {
   std::set<std::string> used;
   for (const ParameterUnit& unit : parameter_units(model)) {
-    for (const ParameterTensor& tensor : unit.tensors) used.insert(find("", tensor).name);
+    for (const ParameterTensor& tensor : unit.tensors) {
+      for (const Found& found : find("", tensor)) used.insert(found.name);
+    }
   }
   if (model.tied_embeddings) used.insert(kOutputMatrix);
   std::vector<std::string> unused;
@@ -144,19 +219,21 @@ void WeightFiles::check_tied(const ParameterTensor& embedding, const float* valu
 }
 
 void WeightFiles::read(const std::string& prefix, const ParameterTensor& tensor, float* out) const {
-  const auto [file, name] = find(prefix, tensor);
-  if (!tensor.transposed_in_file) {
-    file->read_float(name, out, tensor.elements);
-  } else {
-    std::vector<float> stored(tensor.elements);
-    file->read_float(name, stored.data(), tensor.elements);
-    transpose(stored.data(), tensor.shape[1], tensor.shape[0], out);
+  for (const auto& [file, name, part] : find(prefix, tensor)) {
+    float* to = out + part.first;
+    if (same_in_file(tensor)) {
+      file->read_float(name, to, part.elements);
+    } else {
+      std::vector<float> stored(tensor.elements);
+      file->read_float(name, stored.data(), tensor.elements);
+      for_places(tensor, [&](int64_t here, int64_t in_file) { out[here] = stored[in_file]; });
+    }
+    float* end = to + part.elements;
+    const float* bad = std::find_if_not(to, end, [](float x) { return std::isfinite(x); });
+    if (bad == end) continue;
+    throw bad_input("weights: {}: tensor {}: holds {}, nothing to train from", path_.string(), name,
+                    *bad);
   }
-  float* end = out + tensor.elements;
-  const float* bad = std::find_if_not(out, end, [](float x) { return std::isfinite(x); });
-  if (bad == end) return;
-  throw bad_input("weights: {}: tensor {}: holds {}, nothing to train from", path_.string(), name,
-                  *bad);
 }
 
 }  // namespace longspan

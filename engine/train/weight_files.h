@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +18,22 @@ namespace longspan {
 /// The names of a checkpoint's moments, first and second, are these and the parameter's name.
 inline constexpr const char* kMomentPrefixes[] = {"adam_m.", "adam_v."};
 
-/// The shape of a tensor in files.
-std::vector<int64_t> file_shape(const ParameterTensor& tensor);
+/// A tensor in files: a parameter, or a part of one.
+struct FileTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t first = 0, elements = 0;  // the part, in elements of the parameter
+};
+/// What files hold of a parameter: the tensors of each expert, if they have their own.
+std::vector<FileTensor> file_tensors(const ParameterTensor& tensor);
+/// The parameter as one tensor.
+FileTensor whole_file_tensor(const ParameterTensor& tensor);
+/// Those of a unit, each with its parameter in `unit`.
+std::vector<std::pair<const ParameterTensor*, FileTensor>> file_tensors(const ParameterUnit& unit);
 
-/// Writes out[columns][rows] from in[rows][columns].
-void transpose(const float* in, int64_t rows, int64_t columns, float* out);
+/// Writes to `out` what `file` holds of a parameter with these values.
+void to_file(const ParameterTensor& tensor, const FileTensor& file, const float* values,
+             float* out);
 
 /// Files that together hold the tensors of a model. Immutable, and safe to share between threads.
 class WeightFiles {
@@ -41,17 +53,19 @@ class WeightFiles {
   /// the token table `embedding`, to which it is tied.
   void check_tied(const ParameterTensor& embedding, const float* values) const;
 
-  /// Reads the tensor `prefix` + tensor.name in the layout of parameter_units(). Throws bad_input
-  /// if it is missing, has another shape or dtype, or holds a number that is not finite.
+  /// Reads a parameter, whose names are after `prefix`, in the layout of parameter_units(). Throws
+  /// bad_input if it is missing, has another shape or dtype, or holds a number that is not finite.
   void read(const std::string& prefix, const ParameterTensor& tensor, float* out) const;
 
  private:
   struct Found {
     const SafetensorsFile* file;
     std::string name;
+    FileTensor part;
   };
   void open_shards(const std::filesystem::path& index);
-  Found find(const std::string& prefix, const ParameterTensor& tensor) const;
+  std::vector<Found> find(const std::string& prefix, const ParameterTensor& tensor) const;
+  std::optional<Found> find(const std::string& prefix, const FileTensor& tensor) const;
 
   std::filesystem::path path_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

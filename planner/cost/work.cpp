@@ -22,6 +22,22 @@ class Collector {
     const double a = static_cast<double>(m), b = static_cast<double>(n), c = static_cast<double>(k);
     out_.push_back({kernel, {a, b, c}, 2 * a * b * c, repeats_});
   }
+  /// Products of `groups` experts with `rows` rows in all, as many of each as are expected.
+  void grouped(Kernel kernel, int64_t groups, int64_t rows, int64_t n, int64_t k) {
+    // With fewer rows than experts, no two of them have the same one.
+    const auto count = static_cast<double>(std::min(groups, rows));
+    const double of_each = static_cast<double>(rows) / count;
+    const double b = static_cast<double>(n), c = static_cast<double>(k);
+    const std::array<double, 3> shape = kernel == Kernel::gemm_tn
+                                            ? std::array<double, 3>{b, c, of_each}
+                                            : std::array<double, 3>{of_each, b, c};
+    out_.push_back({kernel, shape, 2 * of_each * b * c, repeats_ * count});
+  }
+  /// Bytes that are read or written once by other elementwise kernels.
+  void moved(int64_t elements, int64_t bytes) {
+    const auto sum = static_cast<double>(elements * bytes);
+    out_.push_back({Kernel::pass, {sum, 1, 1}, sum, repeats_});
+  }
   void elementwise(Kernel kernel, int64_t rows, int64_t width) {
     const double a = static_cast<double>(rows), b = static_cast<double>(width);
     out_.push_back({kernel, {a, b, 1}, a * b, repeats_});
@@ -142,6 +158,105 @@ void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
   for (int i = 0; i < (shape.into_sum ? 2 : 1); ++i) {
     add.elementwise(Kernel::add, p.lengths.chunk, width);
   }
+}
+
+// The parts of a mixture of experts in one tile of t tokens; widths are a rank's.
+struct ExpertsWork {
+  const Experts& e;
+  int64_t t, d, f, fs;  // tokens; hidden; widths of an expert, and of the shared ones
+  int64_t parts;        // gate and up, or only up
+  int64_t act;          // bytes of an activation
+  bool biased;
+  Collector& add;
+
+  int64_t rows() const { return t * e.active; }
+  // Rows are read and written.
+  void permute() const { add.moved(2 * rows() * d, act); }
+  // Scores are read and written by the choice, once more by its gradient.
+  void route() const {
+    add.gemm(Kernel::gemm_nt, t, e.count, d);
+    add.moved(2 * t * e.count, 4);
+  }
+  void up() const {
+    permute();
+    add.grouped(Kernel::gemm_nt, e.count, rows(), parts * f, d);
+    if (biased) add.elementwise(Kernel::add, rows(), parts * f);
+    if (fs > 0) add.gemm(Kernel::gemm_nt, t, parts * fs, d);
+  }
+  void activation(Kernel kernel) const { add.elementwise(kernel, t, e.active * f + fs); }
+  // The weighted sums of the outputs read all rows and write the sum.
+  void sum_rows() const { add.moved((rows() + t) * d, act); }
+  void down() const {
+    add.grouped(Kernel::gemm_nt, e.count, rows(), d, f);
+    if (biased) add.elementwise(Kernel::add, rows(), d);
+    sum_rows();
+    if (fs > 0) add.gemm(Kernel::gemm_nt, t, d, fs);
+  }
+  void inner_gradient() const {
+    permute();
+    add.grouped(Kernel::gemm_nn, e.count, rows(), f, d);
+    // Activations and their gradients are multiplied by weights, which get gradients.
+    add.moved(4 * rows() * f, act);
+    if (fs > 0) add.gemm(Kernel::gemm_nn, t, fs, d);
+    activation(Kernel::activation_backward);
+  }
+  void down_gradients() const {
+    add.grouped(Kernel::gemm_tn, e.count, rows(), d, f);
+    if (biased) add.elementwise(Kernel::bias_gradient, rows(), d);
+    if (fs > 0) add.gemm(Kernel::gemm_tn, d, fs, t);
+  }
+  void up_gradients() const {
+    permute();
+    add.grouped(Kernel::gemm_tn, e.count, rows(), parts * f, d);
+    if (biased) add.elementwise(Kernel::bias_gradient, rows(), parts * f);
+    if (fs > 0) add.gemm(Kernel::gemm_tn, parts * fs, d, t);
+  }
+  void router_gradients() const {
+    add.moved(2 * t * e.count, 4);
+    add.gemm(Kernel::gemm_tn, e.count, d, t);
+  }
+  void input_gradient() const {
+    add.grouped(Kernel::gemm_nn, e.count, rows(), d, parts * f);
+    sum_rows();
+    add.gemm(Kernel::gemm_nn, t, d, e.count);
+    if (fs > 0) add.gemm(Kernel::gemm_nn, t, d, parts * fs);
+  }
+};
+
+// The MLP's ops with experts. Tiles are set.
+void experts(const Program& p, const OpShape& shape, Collector& add) {
+  const ModelSpec& m = p.model_of(shape.layer_kind);
+  const Experts& e = *m.experts;
+  const int64_t tensor = p.lengths_of(shape.layer_kind).tensor;
+  const int64_t t = add.rows(), d = m.hidden;
+  const ExpertsWork work{
+      e,          t,  d, e.ffn / tensor, e.shared_ffn / tensor, m.gated() ? 2 : 1, size_of(p.dtype),
+      m.mlp_bias, add};
+  const bool with_norm =
+      !shape.partial && (shape.kind == OpKind::mlp_forward || shape.kind == OpKind::mlp_backward);
+  if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
+  work.route();
+  if (shape.kind == OpKind::mlp_forward) {
+    work.up();
+    work.activation(Kernel::activation_forward);
+    work.down();
+    return;
+  }
+  if (shape.kind == OpKind::mlp_backward_weight) {
+    work.permute();
+    work.down_gradients();
+    work.up_gradients();
+    return;
+  }
+  if (!shape.saves_inner) work.up();
+  work.inner_gradient();
+  if (shape.kind == OpKind::mlp_backward) {
+    work.down_gradients();
+    work.up_gradients();
+  }
+  work.router_gradients();
+  work.input_gradient();
+  if (with_norm) add.elementwise(Kernel::norm_backward, t, d);
 }
 
 // Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
@@ -404,6 +519,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       break;
     case OpKind::mlp_forward: {
       add.tiles(block, p.strategy.mlp_tile);
+      if (m.experts) {
+        experts(p, shape, add);
+        break;
+      }
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.given_inner) {
@@ -418,6 +537,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     }
     case OpKind::mlp_backward: {
       add.tiles(block, p.strategy.mlp_tile);
+      if (m.experts) {
+        experts(p, shape, add);
+        break;
+      }
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
@@ -439,6 +562,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     }
     case OpKind::mlp_backward_input: {
       add.tiles(block, p.strategy.mlp_tile);
+      if (m.experts) {
+        experts(p, shape, add);
+        break;
+      }
       const int64_t t = add.rows();
       if (!shape.saves_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
@@ -450,6 +577,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       break;
     }
     case OpKind::mlp_backward_weight:
+      if (m.experts) {
+        add.tiles(block, p.strategy.mlp_tile);
+        experts(p, shape, add);
+        break;
+      }
       add.tiles(block, 0);
       add.gemm(Kernel::gemm_tn, d, f, block);
       add.gemm(Kernel::gemm_tn, w, d, block);

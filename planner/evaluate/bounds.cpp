@@ -32,7 +32,7 @@ struct Seconds {
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
   double kv_shift, dkv_shift;
   double tokens_gather, tokens_scatter;  // of a tensor group
-  std::array<double, 3> adamw, adamw_host, sum_of_squares, parameters_gather,
+  std::array<double, kUnitKinds> adamw, adamw_host, sum_of_squares, parameters_gather,
       gradients_reduce;  // by unit kind
 };
 
@@ -311,7 +311,7 @@ void Bounds::State::fill(Table& t) {
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
   const bool sharded = parallel.shards() > 1;
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
     const auto unit = [&](Tensor first) {
       return static_cast<Tensor>(static_cast<int>(first) + kind);
     };
@@ -631,7 +631,8 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const bool on_device = s.optimizer == Tier::device;
   const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
-  const double of_kind[3] = {1, static_cast<double>(f.layers), 1};
+  const double of_kind[kUnitKinds] = {1, static_cast<double>(f.layers), 1,
+                                      static_cast<double>(f.layers)};
   const auto updates = [&](Stream stream, double seconds) {
     if (s.early_update) {
       busy.once_a_step(stream, seconds);
@@ -639,14 +640,15 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
       busy.after_norm(stream, seconds);
     }
   };
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
+    const bool of_layer = kind == 1 || kind == 3;
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
     const double n = of_kind[kind];
     // A layer's parameters are used twice per microbatch or slice, and need not stay in between.
     const auto use = [&](Stream stream, double seconds) {
       busy.in_forward(stream, steps * n * seconds);
-      if (kind == 1) busy[stream] += steps * n * seconds;
-      if (kind < 2) busy[stream] += steps_again * n * seconds;
+      if (of_layer) busy[stream] += steps * n * seconds;
+      if (kind != 2) busy[stream] += steps_again * n * seconds;
     };
     if (f.gathers) use(comm, one.parameters_gather[kind]);
     if (s.parameters != Tier::device) {
@@ -658,8 +660,8 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     // which are loaded and stored if they live on the host. A rank of a pipeline may have neither
     // embedding nor head.
     const bool reduces = f.sharded && s.parallel.zero >= 2;
-    if (kind == 1 && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
-    if (kind == 1 && s.gradients != Tier::device) {
+    if (of_layer && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
+    if (of_layer && s.gradients != Tier::device) {
       const int kept = at(reduces ? grads_embedding_shard : grads_embedding);
       busy.again(Stream::h2d, n * one.h2d[kept], steps - 1);
       busy.again(Stream::d2h, n * one.d2h[kept], steps - 1);

@@ -51,13 +51,15 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
-  const int64_t of_kind[3] = {1, f.layers, 1};
+  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0};
+  // The units of a layer, of any state.
+  const auto of_layer = [&](Tensor first) { return unit(first, 1) + unit(first, 3); };
 
   // As StepLowering::create_states().
   TierBytes persistent{};
   const int update = s.optimizer == Tier::device ? 0 : host;
   int64_t gradients = 0;  // of all units, when complete
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
     const int64_t n = of_kind[kind];
     persistent[static_cast<int>(s.parameters)] +=
         n * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
@@ -104,7 +106,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   end[0] += unit(tokens) + demand.loss_bytes;
   if (batches || f.again) {
     int64_t& waits = end[static_cast<int>(s.gradients)];
-    waits += f.layers * unit(waiting, 1);
+    waits += f.layers * of_layer(waiting);
     if (apart || !tied) waits += unit(waiting, 0);
     if (apart) waits += unit(waiting, 2);
   }
@@ -125,16 +127,16 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       // Only a tied table waits, for the embedding's part.
       if (tied && after > 0) sum[static_cast<int>(s.gradients)] += unit(done, output);
     } else if (s.gradients == Tier::device) {
-      sum[0] += after * unit(done, 1) + unit(done, output);
+      sum[0] += after * of_layer(done) + unit(done, output);
     } else if (after > 0) {  // the last one may still be in a copy
-      sum[host] += (after - 1) * unit(done, 1) + unit(done, output);
+      sum[host] += (after - 1) * of_layer(done) + unit(done, output);
     }
     if (several) {
       int64_t& waits = sum[static_cast<int>(s.gradients)];
-      waits += before * unit(waiting, 1);
+      waits += before * of_layer(waiting);
       if (!tied) waits += unit(waiting, 0);
     }
-    sum[0] += unit(grads_layer) + (loads ? unit(params_layer) : 0);
+    sum[0] += of_layer(grads_embedding) + (loads ? of_layer(params_embedding) : 0);
 
     // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;

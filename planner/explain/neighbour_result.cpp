@@ -74,7 +74,8 @@ std::string heads_in_the_way(const ModelSpec& model, const Strategy& s) {
   if (p.tensor > 1) {
     if (model.heads % p.tensor != 0) return over(model.heads, "heads", p.tensor, "ranks");
     if (model.kv_heads % p.tensor != 0) return over(model.kv_heads, "K,V heads", p.tensor, "ranks");
-    return over(model.ffn, "inner width", p.tensor, "ranks");
+    const int64_t width = model.experts ? model.experts->ffn : model.ffn;
+    return over(width, "inner width", p.tensor, "ranks");
   }
   if (!heads_divide_into(model, p.ulysses, 1)) {
     const bool queries = model.heads % p.ulysses != 0;

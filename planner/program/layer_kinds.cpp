@@ -103,7 +103,9 @@ void add_layer_kinds(Program& p) {
 
 void add_passing_kinds(Program& p, const StageLayers& stage) {
   if (p.model.uniform()) return;
-  const ModelSpec none = model_of_run(p.model, {0, p.model.attention, p.model.ffn, 1});
+  ModelSpec none = p.model;
+  none.layers = 0;
+  none.runs.clear();
   for (const TokenShares* shares : {&stage.enters, &stage.leaves}) {
     for (const double share : *shares) {
       if (share < 1 && !has_share(p, share)) add_kind(p, none, share);

@@ -85,7 +85,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"y", r, residual | h},
          {"x", w, residual | h | part},
          {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
-         {"inner", w | r, {inner}, optional}}),
+         {"inner", w | r, {inner}, optional},
+         {"experts", r, {params_experts}, optional}}),
     // A norm of the output overwrites the sum.
     row(OpKind::residual_forward, "residual_forward", elementwise, compute,
         {{"params", r, params},
@@ -149,10 +150,13 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dx", rw, gradient | dx_all},
          {"grads", rw, grads},
          {"workspace", w, {ws_mlp_backward, ws_mlp_backward_saved}},
-         {"inner", rw, {inner}, optional}}),
+         {"inner", rw, {inner}, optional},
+         {"experts", r, {params_experts}, optional},
+         {"expert_grads", rw, {grads_experts}, optional}}),
     // The MLP's backward in two parts, around which norm and residual are separate ops. The first
     // leaves for the second its activations, and in place of `inner` its gradient. h is present if
-    // `inner` is computed again.
+    // `inner` is computed again, or routes. Has grads if there is a router, which the second part
+    // only routes by.
     row(OpKind::mlp_backward_input, "mlp_backward_input", product, compute,
         {{"params", r, params},
          {"h", r, {h}, optional},
@@ -160,13 +164,18 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"inner", w | rw, {inner}},
          {"act", w, {act}},
          {"dh", w, {dh}},
-         {"workspace", w, {ws_mlp_backward_input}}}),
+         {"workspace", w, {ws_mlp_backward_input}},
+         {"experts", r, {params_experts}, optional},
+         {"grads", rw, grads, optional}}),
     row(OpKind::mlp_backward_weight, "mlp_backward_weight", product, compute,
         {{"h", r, {h}},
          {"dx", r, gradient | dx_all},
          {"inner", r, {inner}},
          {"act", r, {act}},
-         {"grads", rw, grads}}),
+         {"grads", rw, grads},
+         {"params", r, params, optional},
+         {"expert_grads", rw, {grads_experts}, optional},
+         {"workspace", w, {ws_mlp_backward_weight}, optional}}),
     // d_o may be o.
     row(OpKind::out_backward, "out_backward", product, compute,
         {{"params", r, params},
@@ -254,8 +263,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
                {{"grads", r, all_grads | grad_shards},
                 {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
-                {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head}},
-                {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head}},
+                {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head, adam_m_experts}},
+                {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head, adam_v_experts}},
                 {"params", rw, all_params | param_shards | masters},
                 {"narrowed", w, all_params | param_shards, optional}}),
     tensor_row(OpKind::copy_h2d, "copy_h2d", OpClass::copy, {Stream::h2d},
@@ -298,9 +307,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     tensor_row(OpKind::all_reduce, "all_reduce", exchange, comm,
                {{"sum", rw, all_grads | grads_embedding_shard | loss | grad_norm},
                 {"workspace", w, {ws_reduce, ws_reduce_ends}, optional}}),
-    // Sums gradients of parameters that a tensor group replicates.
+    // Sums gradients of parameters that a tensor group replicates; those of experts it cuts.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,
-               {{"grads", rw, all_grads}, {"workspace", w, {ws_replicated}}}),
+               {{"grads", rw, {grads_embedding, grads_layer, grads_head}},
+                {"workspace", w, {ws_replicated}}}),
     // To, and from, the same place in the next or previous stage of the pipeline, or in any mesh
     // that shares attention or the vocabulary. A send only posts the rows; they have left when
     // `sent` is done.

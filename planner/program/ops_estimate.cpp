@@ -55,8 +55,11 @@ class Counter {
   }
 
   double of_step() {
-    double layers = 0;
-    const auto of_layer = [&](int64_t layer, int64_t of_kind, bool attends) {
+    double layers = 0, experts = 0;
+    const auto of_layer = [&](int64_t layer, int64_t of_kind, const LayerRun& kind) {
+      const bool attends = kind.attention;
+      // The loads of a layer, of which the experts' are of another unit.
+      units_of_layer_ = kind.experts ? 2 : 1;
       Policies saved = policies_of(s_, layer, of_kind);
       // Inputs of a slice that passes again wait like those between layers.
       if (saved.input == Saved::recompute) {
@@ -70,15 +73,18 @@ class Counter {
     for (const LayerRun& kind : layer_kinds(model_)) {
       count_keys(kind);
       for (int64_t layer = 0; layer < kind.layers && !alike; ++layer) {
-        layers += of_layer(layer, kind.layers, kind.attention);
+        layers += of_layer(layer, kind.layers, kind);
       }
-      if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind.attention);
+      if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind);
+      if (kind.experts) experts += static_cast<double>(kind.layers);
     }
+    units_of_layer_ = 1;
     double units = static_cast<double>(layers_);
     units += boundary_.has_loss ? 1 : 0;
     units += boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings) ? 1 : 0;
+    const double of_experts = experts * (gradients() - sums_replicated() + update());
     return 2 + batches_ * (layers + selections() + ends()) + units * (gradients() + update()) +
-           of_tied_table() + norms();
+           of_experts + of_tied_table() + norms();
   }
 
  private:
@@ -150,7 +156,7 @@ class Counter {
   }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
-    return (s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0);
+    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0));
   }
 
   // --- attention of the first chunks, or of all
@@ -287,6 +293,8 @@ class Counter {
     const double summed = sharded() ? 1 : p_.replicas() > 1 ? 1 : 0;
     return 2 + (2 * passes_ - 1) * stored + tensor_ + summed;
   }
+  // Those of gradients() that a unit without replicated parameters does not have.
+  double sums_replicated() const { return sharded() && p_.zero >= 2 ? passes_ * tensor_ : tensor_; }
   // A tied embedding has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
@@ -323,6 +331,7 @@ class Counter {
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0, norms_outputs_ = 0;
   bool norms_inputs_ = true;
+  double units_of_layer_ = 1;
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
   int64_t own_ = 0;                                              // ring position
   KeyWindow window_;                                             // of the kind that is counted

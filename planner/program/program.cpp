@@ -17,6 +17,14 @@ int Program::kind_of_share(double share) const {
   return kind;
 }
 
+int Program::experts_unit(int layer) const {
+  const auto has = [&](int of) { return model_of(kind_of_layer(of)).experts.has_value(); };
+  if (!has(layer)) return -1;
+  int unit = static_cast<int>(model.layers) + 2;
+  for (int before = 0; before < layer; ++before) unit += has(before) ? 1 : 0;
+  return unit;
+}
+
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
   if (strategy.parallel.shards() == 1) return 0;

@@ -108,6 +108,8 @@ struct Program {
     const auto at = static_cast<size_t>(layer);  // -1 is beyond all
     return at < layer_kinds.size() ? layer_kinds[at] : 0;
   }
+  /// The unit of a layer's experts, which follow that of the head; -1 if it has none.
+  int experts_unit(int layer) const;
   /// The first kind with a share of the tokens. REQUIRES: there is one.
   int kind_of_share(double share) const;
   double share_of(int kind) const {

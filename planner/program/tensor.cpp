@@ -73,24 +73,31 @@ std::string_view name_of(Tensor tensor) {
   static constexpr std::string_view names[] = {"params embedding",
                                                "params layer",
                                                "params head",
+                                               "params experts",
                                                "master embedding",
                                                "master layer",
                                                "master head",
+                                               "master experts",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
+                                               "grads experts",
                                                "adam_m embedding",
                                                "adam_m layer",
                                                "adam_m head",
+                                               "adam_m experts",
                                                "adam_v embedding",
                                                "adam_v layer",
                                                "adam_v head",
+                                               "adam_v experts",
                                                "params embedding",
                                                "params layer",
                                                "params head",
+                                               "params experts",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
+                                               "grads experts",
                                                "tokens_all",
                                                "k_all",
                                                "v_all",
@@ -142,6 +149,7 @@ std::string_view name_of(Tensor tensor) {
                                                "mlp backward workspace",
                                                "mlp backward workspace",
                                                "mlp backward workspace",
+                                               "mlp backward workspace",
                                                "attention backward workspace",
                                                "qkv backward workspace",
                                                "qkv backward workspace",
@@ -162,24 +170,24 @@ bool is_own(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].own; }
 bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].scattered; }
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
-bool is_state(Tensor tensor) { return tensor <= Tensor::grads_head_shard; }
+bool is_state(Tensor tensor) { return tensor <= Tensor::grads_experts_shard; }
 bool is_parameters(Tensor tensor) {
-  return tensor <= Tensor::params_head ||
-         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_head_shard);
+  return tensor <= Tensor::params_experts ||
+         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_experts_shard);
 }
 bool is_gradients(Tensor tensor) {
-  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_head) ||
-         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_head_shard);
+  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_experts) ||
+         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_experts_shard);
 }
 bool is_shard(Tensor tensor) {
-  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_head_shard;
+  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_experts_shard;
 }
 bool is_workspace(Tensor tensor) {
   return tensor >= Tensor::ws_qkv_forward && tensor <= Tensor::ws_replicated;
 }
 
 Tensor unit_tensor(Tensor first, UnitKind kind) {
-  assert(is_state(first) && static_cast<int>(first) % 3 == 0);
+  assert(is_state(first) && static_cast<int>(first) % kUnitKinds == 0);
   return static_cast<Tensor>(static_cast<int>(first) + static_cast<int>(kind));
 }
 
@@ -251,7 +259,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   rows(heads / ulysses * f32, {lse, delta});
   rows(heads / shares * f32, {delta_heads});
   rows(inner_width * element, {inner});
-  rows(model.ffn * element, {act});
+  rows(model.mlp_width() * element, {act});
   rows(attention / shares * f32, {dq, o_sum});
   rows(q_own_width * element, {q_own});
   rows(kv_own_width * element, {k_own, v_own});
@@ -268,14 +276,16 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     }
   }
 
-  const auto set_units = [&](Tensor first, const std::array<int64_t, 3>& elements, int64_t bytes) {
-    for (int i = 0; i < 3; ++i) {
+  using Units = std::array<int64_t, kUnitKinds>;
+  const auto set_units = [&](Tensor first, const Units& elements, int64_t bytes) {
+    for (int i = 0; i < kUnitKinds; ++i) {
       table.unit[static_cast<int>(first) + i] = checked_mul(elements[i], bytes, name_of(first));
     }
   };
-  std::array<int64_t, 3> elements = unit_elements(model), shard{};
+  const auto [embedding, layer, head] = unit_elements(model);
+  Units elements{embedding, layer, head, experts_elements(model)}, shard{};
   const int64_t shards = strategy.parallel.shards();
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kUnitKinds; ++i) {
     // A sharded unit is padded, so that all shards are equal.
     shard[i] = shards > 1 ? round_up(ceil_div(elements[i], shards), kShardAlignment) : elements[i];
     elements[i] = checked_mul(shard[i], shards, "parameters");
@@ -299,6 +309,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_mlp_backward) = ws.mlp_backward;
   at(ws_mlp_backward_saved) = ws.mlp_backward_saved;
   at(ws_mlp_backward_input) = ws.mlp_backward_input;
+  at(ws_mlp_backward_weight) = ws.mlp_backward_weight;
   at(ws_attention_backward) = ws.attention_backward;
   at(ws_qkv_backward) = ws.qkv_backward;
   at(ws_qkv_backward_input) = ws.qkv_backward_input;

@@ -13,8 +13,11 @@
 // between for all tokens, where H, Hkv and W are its share of the model's (U is then 1).
 //
 // Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, P
-// = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, W inner width
-// of the MLP, V vocabulary. G/P is the width of at least one head.
+// = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, F and W
+// ModelSpec::mlp_width() and inner_width(), V vocabulary. G/P is the width of at least one head.
+//
+// With experts, a row of `inner` or `act` has those of a token's active experts, so their bytes do
+// not depend on the routing. Within a tile of the MLP their rows are in the order of experts.
 #pragma once
 
 #include <array>
@@ -31,28 +34,35 @@ inline int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
 std::string_view name_of(DType);
 
 enum class Tensor : uint8_t {
-  // parameters and their states; three consecutive kinds each: embedding, layer, head unit
+  // parameters and their states; four consecutive kinds each: embedding, layer, head unit, experts
   params_embedding,
   params_layer,
-  params_head,  // read by the kernels, in compute dtype
+  params_head,
+  params_experts,  // read by the kernels, in compute dtype
   master_embedding,
   master_layer,
-  master_head,  // float32 master copy, if compute is bfloat16
+  master_head,
+  master_experts,  // float32 master copy, if compute is bfloat16
   grads_embedding,
   grads_layer,
-  grads_head,  // float32
+  grads_head,
+  grads_experts,  // float32
   adam_m_embedding,
   adam_m_layer,
-  adam_m_head,  // float32
+  adam_m_head,
+  adam_m_experts,  // float32
   adam_v_embedding,
   adam_v_layer,
-  adam_v_head,  // float32
+  adam_v_head,
+  adam_v_experts,  // float32
   params_embedding_shard,
   params_layer_shard,
-  params_head_shard,  // one rank's shard under ZeRO
+  params_head_shard,
+  params_experts_shard,  // one rank's shard under ZeRO
   grads_embedding_shard,
   grads_layer_shard,
   grads_head_shard,
+  grads_experts_shard,
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
   k_all,
@@ -110,6 +120,7 @@ enum class Tensor : uint8_t {
   ws_mlp_backward,
   ws_mlp_backward_saved,
   ws_mlp_backward_input,
+  ws_mlp_backward_weight,  // with experts
   ws_attention_backward,
   ws_qkv_backward,
   ws_qkv_backward_input,
@@ -150,6 +161,7 @@ bool is_shard(Tensor);
 bool is_workspace(Tensor);
 
 using UnitKind = ParameterUnit::Kind;
+inline constexpr int kUnitKinds = 4;
 /// The tensor of a state for a kind of unit. REQUIRES: `first` is the state's embedding tensor.
 Tensor unit_tensor(Tensor first, UnitKind kind);
 

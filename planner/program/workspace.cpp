@@ -33,9 +33,18 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
       table + (m.positions == Positions::learned ? mul(m.max_positions, m.hidden) : 0);
 
   const int64_t attention = m.attention_width(), qkv = attention + 2 * m.kv_width();
-  const int64_t inner = m.inner_width();
   const int64_t norms = m.norm_placement == NormPlacement::both ? 2 * norm : norm;
-  int64_t layer = norms + mul(inner + m.ffn, m.hidden);
+  const int64_t inner = m.gated() ? 2 * m.ffn : m.ffn;
+  int64_t layer = norms;
+  if (m.experts) {
+    const Experts& e = *m.experts;
+    layer += mul(e.count, m.hidden) + (e.router_bias ? e.count : 0);
+    layer += e.selection_bias ? e.count : 0;
+    layer += mul((m.gated() ? 3 : 2) * e.shared_ffn, m.hidden) + (e.shared_gate ? m.hidden : 0);
+  } else {
+    layer += mul(inner + m.ffn, m.hidden);
+    if (m.mlp_bias) layer += inner + m.hidden;
+  }
   if (m.attention) {
     layer += norms + mul(qkv + attention, m.hidden);
     if (m.qkv_bias) layer += qkv;
@@ -43,10 +52,23 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
     if (m.attention_sinks) layer += m.heads;
     if (m.attention_out_bias) layer += m.hidden;
   }
-  if (m.mlp_bias) layer += inner + m.hidden;
 
   const int64_t head = norm + (m.tied_embeddings ? 0 : table);
   return {embedding, layer, head};
+}
+
+int64_t experts_elements(const ModelSpec& m) {
+  if (!m.experts) return 0;
+  const auto mul = [](int64_t a, int64_t b) { return checked_mul(a, b, "parameters"); };
+  const Experts& e = *m.experts;
+  const int64_t inner = m.gated() ? 2 * e.ffn : e.ffn;
+  const int64_t matrices = mul(e.count, mul(inner + e.ffn, m.hidden));
+  return m.mlp_bias ? matrices + mul(e.count, inner + m.hidden) : matrices;
+}
+
+int64_t routing_width(const Experts& e) {
+  // A multiple of 16 bytes.
+  return round_up(e.count + 5 * e.active + 2, 4);
 }
 
 std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
@@ -60,15 +82,23 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
       layer += m.qk_norm_of_token ? m.attention_width() + m.kv_width() : 2 * m.head_dim;
     if (m.attention_out_bias) layer += m.hidden;
   }
-  if (m.mlp_bias) layer += m.hidden;
+  if (m.experts) {
+    const Experts& e = *m.experts;
+    layer += e.count * m.hidden + (e.router_bias ? e.count : 0) + (e.selection_bias ? e.count : 0);
+    if (e.shared_gate) layer += m.hidden;
+  } else if (m.mlp_bias) {
+    layer += m.hidden;
+  }
   return {all[0], layer, all[2]};
 }
 
 Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype,
                       int64_t compute_capability) {
   const int64_t act = size_of(dtype);
-  const int64_t d = m.hidden, f = m.ffn;
-  const int64_t w = m.gated() ? 2 * f : f;
+  const int64_t d = m.hidden, f = m.mlp_width(), w = m.inner_width();
+  // With experts: the rows that they take and give, and what routes them.
+  const int64_t routed = m.experts ? m.experts->active * d : 0;
+  const int64_t routing = m.experts ? routing_width(*m.experts) * 4 / act : 0;
   const int64_t qkv_rows = tile_of(s.projection_tile, lengths.own_chunk());
   const int64_t mlp_rows = tile_of(s.mlp_tile, lengths.dense_block());
   const int64_t loss_rows = tile_of(s.loss_tile, lengths.own_block());
@@ -82,15 +112,19 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const int64_t input = m.norms_inputs() ? d : 0, output = m.norms_outputs() ? d : 0;
   ws.qkv_forward = bytes(qkv_rows, input);
   // In a tensor group norms are ops of their own.
-  const int64_t normed = tensor > 1 ? 0 : d, normed_back = tensor > 1 ? 0 : input + output;
+  const int64_t rows = (tensor > 1 ? 0 : d) + routed + routing;
+  const int64_t rows_back = (tensor > 1 ? 0 : input + output) + routed + routing;
   ws.out = tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output);
-  ws.mlp_forward = bytes(mlp_rows, normed + w + f);
-  ws.mlp_forward_saving = bytes(mlp_rows, normed + f);
+  ws.mlp_forward = bytes(mlp_rows, rows + w + f);
+  ws.mlp_forward_saving = bytes(mlp_rows, rows + f);
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.vocabulary = bytes(loss_rows, m.vocab);
-  ws.mlp_backward = bytes(mlp_rows, normed_back + w + f);
-  ws.mlp_backward_saved = bytes(mlp_rows, normed_back + f);
-  ws.mlp_backward_input = bytes(mlp_rows, f);
+  // The gradients of activations overwrite these, but weights of experts need both.
+  const int64_t acts = m.experts ? 2 * f : f;
+  ws.mlp_backward = bytes(mlp_rows, rows_back + w + acts);
+  ws.mlp_backward_saved = bytes(mlp_rows, rows_back + acts);
+  ws.mlp_backward_input = bytes(mlp_rows, routed + routing + f);
+  ws.mlp_backward_weight = bytes(mlp_rows, routed + routing);
   ws.qkv_backward = bytes(qkv_rows, input + (m.qk_norm ? q_width : 0));
   ws.qkv_backward_input = bytes(qkv_rows, m.qk_norm ? q_width : 0);
   if (dtype == DType::float32) {
@@ -110,17 +144,18 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     }
   }
   if (ulysses > 1) {
-    const int64_t rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
+    const int64_t other_rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
     const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;
     const int64_t q_bytes = q_share * 4;  // float32, as dq is the widest
     const int64_t d_o_bytes = q_share * act + m.heads / lengths.head_shares() * 4;
-    ws.exchange = checked_mul(rows, q_bytes + 2 * kv_share * 4, "workspace");
-    ws.exchange_queries = checked_mul(rows, std::max(q_bytes, d_o_bytes), "workspace");
+    ws.exchange = checked_mul(other_rows, q_bytes + 2 * kv_share * 4, "workspace");
+    ws.exchange_queries = checked_mul(other_rows, std::max(q_bytes, d_o_bytes), "workspace");
   }
-  const auto largest = [](const std::array<int64_t, 3>& elements) {
+  const auto largest = [](const auto& elements) {
     return *std::max_element(elements.begin(), elements.end());
   };
-  ws.reduce = pieces(s.parallel.replicas(), largest(unit_elements(m)), 4);
+  const int64_t largest_unit = std::max(largest(unit_elements(m)), experts_elements(m));
+  ws.reduce = pieces(s.parallel.replicas(), largest_unit, 4);
   ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {
     ws.scatter = pieces(tensor, checked_mul(lengths.dense_block(), d, "workspace"), act);

@@ -13,9 +13,17 @@ namespace longspan {
 /// Elements of an embedding, a layer and the head unit. Faster than parameter_units(), and equal by
 /// a test.
 std::array<int64_t, 3> unit_elements(const ModelSpec& model);
+/// Elements of the unit of a layer's experts; 0 without experts. Likewise equal by a test.
+int64_t experts_elements(const ModelSpec& model);
 /// Elements of each that all ranks of a tensor group replicate; `model` may be that of any rank.
 /// Equal to replicated_in_layer() by a test.
 std::array<int64_t, 3> replicated_elements(const ModelSpec& model);
+
+/// float32 numbers of a token that choose its experts and route its rows, in the workspace of a
+/// mixture of experts: the router's scores [E]; the active experts' weights, the gradients of
+/// these, indices, and the places of rows in the order of experts, and back [active each]; the gate
+/// of shared experts and its gradient.
+int64_t routing_width(const Experts& experts);
 
 /// Bytes, by op kind.
 struct Workspaces {
@@ -25,6 +33,7 @@ struct Workspaces {
   int64_t out = 0;  // of the output projection, forward and backward
   int64_t loss = 0, vocabulary = 0;
   int64_t mlp_backward = 0, mlp_backward_saved = 0, mlp_backward_input = 0;
+  int64_t mlp_backward_weight = 0;
   int64_t attention_backward = 0;
   int64_t qkv_backward = 0, qkv_backward_input = 0;
   // All-to-all: the bytes of a chunk's (or head group's) tensors sent to, or received from, other

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/tensor_slices.h"
 #include "planner/search/space.h"
 
 namespace longspan {
@@ -59,7 +60,6 @@ std::vector<ParallelLayout> stage_meshes(const ModelSpec& model, const HardwareP
 
 std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const HardwareProfile& hw,
                                             const ParallelChoice& choice) {
-  const std::vector<LayerRun> kinds = layer_kinds(model);
   std::vector<ParallelLayout> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
   for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
@@ -69,8 +69,7 @@ std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const Hardwa
     for (ParallelLayout mesh : meshes_if_any(model, ranks, choice)) {
       // A ring is for ranks that heads do not divide among; stages are an alternative.
       if (mesh.ring > 1 && !choice.ring) continue;
-      const auto cuts = [&](const LayerRun& kind) { return kind.ffn % mesh.tensor == 0; };
-      if (!std::all_of(kinds.begin(), kinds.end(), cuts)) continue;
+      if (!divides_widths(model, mesh.tensor)) continue;
       mesh.pipeline.stages = stages;
       if (mesh.replicas() > 1 && !choice.zero) mesh.zero = 1;
       all.push_back(mesh);

@@ -33,7 +33,7 @@ void checkpoint_offload(Strategy& s, const ModelSpec&, int64_t, int64_t) {
 // vocabulary, to the hidden width.
 void mini_sequences(Strategy& s, const ModelSpec& model, int64_t, int64_t) {
   recompute_all_but_layer_input(s, Saved::keep);
-  s.mlp_tile = ceil_div(mlp_rows(s), std::max<int64_t>(1, model.ffn / model.hidden));
+  s.mlp_tile = ceil_div(mlp_rows(s), std::max<int64_t>(1, model.mlp_width() / model.hidden));
   s.loss_tile = ceil_div(loss_rows(s), std::max<int64_t>(1, model.vocab / model.hidden));
 }
 

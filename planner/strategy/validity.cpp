@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/tensor_slices.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/knobs.h"
 
@@ -76,10 +77,9 @@ bool splits_backward(const Question& q) {
   });
 }
 
+// A search calls it millions of times: nothing is divided where nothing is cut.
 bool fits_tensor(const ModelSpec& model, int64_t degree) {
-  const auto fits = [&](const LayerRun& run) { return run.ffn % degree == 0; };
-  return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0 &&
-         std::all_of(model.runs.begin(), model.runs.end(), fits);
+  return degree == 1 || divides_widths(model, degree);
 }
 
 bool has_windows(const ModelSpec& model) {
@@ -152,8 +152,18 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{
            fmt::format("{} does not divide the {} heads, {} K,V heads and the inner width of {} "
                        "of {}",
-                       q.mesh().tensor, q.model.heads, q.model.kv_heads, q.model.ffn, q.model.name),
+                       q.mesh().tensor, q.model.heads, q.model.kv_heads,
+                       q.model.experts ? q.model.experts->ffn : q.model.ffn, q.model.name),
            "try one of " + list_of(q.model.kv_heads, fits)};
+     }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) {
+       return q.mesh().tensor == 1 || !q.model.experts || !q.model.mlp_bias;
+     },
+     [](const Question& q) {
+       return Words{fmt::format("the experts of {} have biases, which a tensor group does not cut",
+                                q.model.name),
+                    "set tensor to 1"};
      }},
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },
@@ -300,6 +310,14 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{fmt::format("{} is simulated alone, not planned with", q.pipeline().schedule),
                     std::string(kPlannedScheduleAdvice)};
+     }},
+    {Rule::schedule, "pipeline.schedule",
+     [](const Question& q) { return !q.family->exchanges_attention || !q.model.experts; },
+     [](const Question& q) {
+       return Words{fmt::format("ranks of {} share attention, whose rounding may differ when it is "
+                                "computed again; the router of {} would choose other experts",
+                                q.pipeline().schedule, q.model.name),
+                    "use seq1f1b"};
      }},
     {Rule::schedule, "pipeline.schedule",
      [](const Question& q) {

@@ -38,6 +38,14 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
             static_cast<float>(center + uniform * (vector ? 0.3 : step.weight_spread));
       }
     }
+    for (const ParameterTensor& tensor : unit.tensors) {
+      // Without groups, ties go to the first.
+      const bool routes = tensor.name.ends_with(".gate.weight") ||
+                          tensor.name.ends_with(".router.weight") ||
+                          tensor.name.ends_with("e_score_correction_bias");
+      if (!step.equal_scores || !routes) continue;
+      std::fill_n(values.begin() + tensor.offset, tensor.elements, 0.0F);
+    }
     if (step.rounded_weights) {
       for (float& value : values) value = widen(narrow(value));
     }
@@ -81,12 +89,20 @@ namespace {
 
 // By unit of the model: the unit of the rank's program, or -1.
 std::vector<int> units_of_rank(const Program& p, const ModelSpec& model) {
-  std::vector<int> own(model.layers + 2, -1);
+  std::vector<int> own(parameter_units(model).size(), -1);
+  const auto head = static_cast<size_t>(p.model.layers) + 1;
   if (p.parameters.front() >= 0) own.front() = 0;
-  if (p.parameters.back() >= 0) own.back() = static_cast<int>(p.parameters.size()) - 1;
+  if (p.parameters[head] >= 0) own[model.layers + 1] = static_cast<int>(head);
   for (const StageLayers& stage : p.stages) {
     for (int layer = stage.first; layer < stage.end; ++layer) {
-      own[1 + stage.in_model + layer - stage.first] = 1 + layer;
+      const int64_t in_model = stage.in_model + layer - stage.first;
+      own[1 + in_model] = 1 + layer;
+      if (!run_of_layer(model, in_model).experts) continue;
+      int64_t unit = model.layers + 2;
+      for (int64_t before = 0; before < in_model; ++before) {
+        unit += run_of_layer(model, before).experts ? 1 : 0;
+      }
+      own[unit] = p.experts_unit(layer);
     }
   }
   return own;
@@ -249,6 +265,60 @@ ModelSpec small_olmo() {
   return m;
 }
 
+ModelSpec small_mixtral() {
+  ModelSpec m = small_llama();
+  m.name = "small-mixtral";
+  m.layers = 2;
+  m.ffn = 24;
+  m.experts = Experts{.count = 6, .active = 2, .ffn = 24, .format = Experts::Format::mixtral};
+  return m;
+}
+
+ModelSpec small_qwen_experts() {
+  ModelSpec m = small_qwen();
+  m.name = "small-qwen-experts";
+  m.experts = Experts{.count = 5,
+                      .active = 3,
+                      .ffn = 16,
+                      .shared_ffn = 24,
+                      .shared_gate = true,
+                      .normalised = false};
+  m.layers = 3;
+  m.runs = {{1, true, m.ffn, 1, 0, true}, {1, true, m.ffn, 1}, {1, true, m.ffn, 1, 0, true}};
+  return m;
+}
+
+ModelSpec small_glm() {
+  ModelSpec m = small_llama();
+  m.name = "small-glm";
+  m.layers = 3;
+  m.experts = Experts{.count = 8,
+                      .active = 3,
+                      .ffn = 16,
+                      .shared_ffn = 24,
+                      .scores = Experts::Scores::sigmoid,
+                      .scale = 1.5,
+                      .selection_bias = true,
+                      .groups = 4,
+                      .active_groups = 2};
+  m.runs = {{1, true, m.ffn, 1}, {2, true, m.ffn, 1, 0, true}};
+  return m;
+}
+
+ModelSpec small_gpt_oss() {
+  ModelSpec m = small_llama();
+  m.name = "small-gpt-oss";
+  m.layers = 2;
+  m.attention_out_bias = m.mlp_bias = true;
+  m.experts = Experts{.count = 4,
+                      .active = 2,
+                      .ffn = 24,
+                      .scores = Experts::Scores::softmax_of_chosen,
+                      .router_bias = true,
+                      .format = Experts::Format::gpt_oss};
+  return m;
+}
+
 ModelSpec in_runs(ModelSpec model, int64_t variant) {
   const int64_t f = model.ffn;
   const std::vector<LayerRun> variants[kLayerVariants] = {
@@ -278,14 +348,14 @@ ModelSpec in_runs(ModelSpec model, int64_t variant) {
   return model;
 }
 
-StepCase random_case(uint64_t seed) {
+namespace {
+
+StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   StepCase c;
   c.seed = seed + 1;
-  const ModelSpec models[] = {small_gpt(), small_llama(), small_qwen(), small_gemma(),
-                              small_olmo()};
-  c.model = models[pick(5)];
+  c.model = models[static_cast<size_t>(pick(static_cast<int64_t>(models.size())))];
   c.microbatches = 1 + pick(2);
   const int64_t chunk = 8 + pick(40), per_block = 1 + pick(2), blocks = 1 + pick(4);
   Strategy& s = c.strategy;
@@ -348,6 +418,17 @@ StepCase random_case(uint64_t seed) {
   }
   if (pick(4) == 0) c.model = in_windows(c.model, 1 + pick(3 * chunk));
   return c;
+}
+
+}  // namespace
+
+StepCase random_case(uint64_t seed) {
+  return random_case_of({small_gpt(), small_llama(), small_qwen()}, seed);
+}
+
+StepCase random_case_with_experts(uint64_t seed) {
+  return random_case_of({small_mixtral(), small_qwen_experts(), small_glm(), small_gpt_oss()},
+                        seed);
 }
 
 }  // namespace longspan::testing

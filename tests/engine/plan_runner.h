@@ -31,6 +31,7 @@ struct StepCase {
   std::optional<uint64_t> random_order;  // run on one thread in a random legal order
   DType dtype = DType::float32;
   double weight_spread = 0.2;    // matrices are uniform in [-weight_spread, weight_spread]
+  bool equal_scores = false;     // routers are zero, so all tokens choose the first experts
   bool rounded_weights = false;  // rounded to bfloat16 for any dtype
   /// Creates the backend for the step. The communicator is null for one rank. Empty: CPU backend.
   std::function<std::unique_ptr<Backend>(const Program&, Communicator*)> make_backend;
@@ -75,6 +76,13 @@ ModelSpec small_olmo();
 /// have sinks.
 ModelSpec in_windows(ModelSpec model, int64_t window);
 
+/// With experts: Mixtral's; Qwen2-MoE's, with shared ones that have a gate, around a dense layer;
+/// GLM-4.5's, in groups, after a dense layer; gpt-oss's, with biases.
+ModelSpec small_mixtral();
+ModelSpec small_qwen_experts();
+ModelSpec small_glm();
+ModelSpec small_gpt_oss();
+
 /// Ways in which layers differ: one without attention in the middle (0), fused ones (1), some on
 /// half of the tokens (2), and all of these, nested (3); some attend to windows and rotate
 /// differently or not (4), all to windows, also on half of the tokens (5).
@@ -83,5 +91,7 @@ ModelSpec in_runs(ModelSpec model, int64_t variant);
 
 /// A random legal strategy and a random sequence length that suits it.
 StepCase random_case(uint64_t seed);
+/// The same of a model with experts.
+StepCase random_case_with_experts(uint64_t seed);
 
 }  // namespace longspan::testing

@@ -19,6 +19,11 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     }
   }
   models.back().qk_norm = models.back().qk_norm_of_token = true;
+  for (const char* name : {"mixtral-8x7b", "glm-4.5-air"}) {
+    // The kind of the last layers.
+    const ModelSpec model = load_model(name);
+    models.push_back(model_of_run(model, layer_runs(model).back()));
+  }
   for (const ModelSpec& model : models) {
     for (const int64_t tile : {0, 1, 100, 4096}) {
       INFO(model.name << " tile " << tile);
@@ -43,6 +48,8 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
             4 * cpu::mlp_backward_workspace(model, lengths.block, block, true));
       CHECK(ws.mlp_backward_input ==
             4 * cpu::mlp_backward_input_workspace(model, lengths.block, block));
+      CHECK(ws.mlp_backward_weight ==
+            4 * cpu::mlp_backward_weight_workspace(model, lengths.block, block));
       CHECK(ws.qkv_backward_input ==
             4 * cpu::qkv_backward_input_workspace(model, lengths.chunk, chunk));
       Lengths of_group = lengths;
@@ -75,7 +82,8 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     const std::vector<ParameterUnit> units = parameter_units(model);
     CHECK(elements[0] == units.front().elements);
     CHECK(elements[1] == units[1].elements);
-    CHECK(elements[2] == units.back().elements);
+    CHECK(elements[2] == units[model.layers + 1].elements);
+    CHECK(experts_elements(model) == (model.experts ? units.back().elements : 0));
 
     int64_t replicated = 0;
     for (const UnitRange& range : replicated_in_layer(model, 2)) {

@@ -77,7 +77,9 @@ std::vector<float> gathered(const StepCase& step, const WorldOutcome& world, siz
   const ParameterUnit model_unit = parameter_units(step.model)[unit];
   std::vector<float> all(model_unit.elements);
   const bool cut = family_of(parallel.pipeline).cuts_vocabulary;
-  if (cut && model_unit.kind != ParameterUnit::Kind::layer) {
+  const bool of_ends = model_unit.kind == ParameterUnit::Kind::embedding ||
+                       model_unit.kind == ParameterUnit::Kind::head;
+  if (cut && of_ends) {
     gather_shares(step, world, unit, values, all);
     return all;
   }

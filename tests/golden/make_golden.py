@@ -78,6 +78,33 @@ MODELS = {
         "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 6, "sliding_window": 1024,
         "attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None,
         "tie_word_embeddings": True},
+    "tiny_mixtral": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_hidden_layers": 2,
+        "hidden_size": 20, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "intermediate_size": 16, "vocab_size": 53, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "sliding_window": None,
+        "num_local_experts": 5, "num_experts_per_tok": 2, "output_router_logits": False,
+        "tie_word_embeddings": False},
+    # Its first layer is dense.
+    "tiny_qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+        "num_hidden_layers": 2, "hidden_size": 20, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24,
+        "moe_intermediate_size": 12, "vocab_size": 53, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+        "use_sliding_window": False, "attention_bias": False, "num_experts": 6,
+        "num_experts_per_tok": 3, "norm_topk_prob": False, "decoder_sparse_step": 1,
+        "mlp_only_layers": [0], "output_router_logits": False, "tie_word_embeddings": False},
+    # The same, with experts in groups, shared ones and a bias of the choice.
+    "tiny_glm4_moe": {
+        "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "num_hidden_layers": 2,
+        "hidden_size": 20, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+        "intermediate_size": 24, "moe_intermediate_size": 12, "vocab_size": 53,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "partial_rotary_factor": 1.0, "hidden_act": "silu", "attention_bias": False,
+        "use_qk_norm": True, "n_routed_experts": 8, "n_shared_experts": 2,
+        "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "tie_word_embeddings": False},
 }
 SEQUENCE = 20
 AGREEMENT = 1e-10
@@ -85,6 +112,24 @@ AGREEMENT = 1e-10
 
 def is_gpt2(c):
     return c["model_type"] == "gpt2"
+
+
+def experts_of(c, layer):
+    """The number of a layer's experts; 0 if it has an MLP."""
+    if layer in c.get("mlp_only_layers", []) or layer < c.get("first_k_dense_replace", 0):
+        return 0
+    return c.get("num_local_experts") or c.get("num_experts") or c.get("n_routed_experts") or 0
+
+
+def expert_names(c):
+    """The prefix of a mixture of experts, and the names of an expert's three matrices."""
+    if c["model_type"] == "mixtral":
+        return "block_sparse_moe.", ("w1", "w3", "w2")
+    return "mlp.", ("gate_proj", "up_proj", "down_proj")
+
+
+def has_head_norms(c):
+    return c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text") or c.get("use_qk_norm", False)
 
 
 def shapes(c):
@@ -115,15 +160,30 @@ def shapes(c):
             out[p + f"self_attn.{name}_proj.weight"] = (count * dim, d)
             if c["model_type"] == "qwen2":
                 out[p + f"self_attn.{name}_proj.bias"] = (count * dim,)
-        if c["model_type"] in ("qwen3", "gemma3_text", "olmo2"):
+        if has_head_norms(c) or c["model_type"] == "olmo2":
             of_token = c["model_type"] == "olmo2"
             out[p + "self_attn.q_norm.weight"] = (heads * dim if of_token else dim,)
             out[p + "self_attn.k_norm.weight"] = (
                 c["num_key_value_heads"] * dim if of_token else dim,)
         out[p + "self_attn.o_proj.weight"] = (d, heads * dim)
-        for name in ("gate", "up"):
-            out[p + f"mlp.{name}_proj.weight"] = (ffn, d)
-        out[p + "mlp.down_proj.weight"] = (d, ffn)
+        experts = experts_of(c, layer)
+        if not experts:
+            for name in ("gate", "up"):
+                out[p + f"mlp.{name}_proj.weight"] = (ffn, d)
+            out[p + "mlp.down_proj.weight"] = (d, ffn)
+            continue
+        prefix, names = expert_names(c)
+        width = c.get("moe_intermediate_size", ffn)
+        p += prefix
+        out[p + "gate.weight"] = (experts, d)
+        if c["model_type"] == "glm4_moe":
+            out[p + "gate.e_score_correction_bias"] = (experts,)
+            for name, shape in zip(names, 2 * [(width * c["n_shared_experts"], d)] +
+                                   [(d, width * c["n_shared_experts"])]):
+                out[p + f"shared_experts.{name}.weight"] = shape
+        for expert in range(experts):
+            for name, shape in zip(names, 2 * [(width, d)] + [(d, width)]):
+                out[p + f"experts.{expert}.{name}.weight"] = shape
     out["model.norm.weight"] = (d,)
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = (c["vocab_size"], d)
@@ -210,6 +270,46 @@ def rotate(x, frequencies):
     return torch.cat([turned.real, turned.imag], dim=-1)
 
 
+def mlp(w, prefix, names, x):
+    gate, up, down = (w[f"{prefix}{name}.weight"] for name in names)
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def route(c, w, prefix, x):
+    """The experts of one token, and their weights."""
+    scores = w[prefix + "gate.weight"] @ x
+    active = c["num_experts_per_tok"]
+    if c["model_type"] == "glm4_moe":
+        scores = scores.sigmoid()
+        choice = scores + w[prefix + "gate.e_score_correction_bias"].detach()
+        groups = choice.unflatten(0, (c["n_group"], -1))
+        kept = groups.sort(descending=True).values[:, :2].sum(1).topk(c["topk_group"]).indices
+        mask = torch.full_like(groups, -math.inf)
+        mask[kept] = 0
+        chosen = (groups + mask).flatten().topk(active).indices
+    else:
+        scores = scores.softmax(0)
+        chosen = scores.topk(active).indices
+    weights = scores[chosen]
+    if c.get("norm_topk_prob", True):
+        weights = weights / weights.sum()
+    return chosen.tolist(), weights * c.get("routed_scaling_factor", 1)
+
+
+def mixture(c, w, p, x):
+    """Token by token."""
+    prefix, names = expert_names(c)
+    rows = []
+    for token in x:
+        chosen, weights = route(c, w, p + prefix, token)
+        row = sum(weight * mlp(w, f"{p}{prefix}experts.{expert}.", names, token)
+                  for expert, weight in zip(chosen, weights))
+        if c.get("n_shared_experts"):
+            row = row + mlp(w, p + prefix + "shared_experts.", names, token)
+        rows.append(row)
+    return torch.stack(rows)
+
+
 def llama_logits(c, w, ids):
     heads, kv_heads, eps = c["num_attention_heads"], c["num_key_value_heads"], c["rms_norm_eps"]
     dim = c.get("head_dim", c["hidden_size"] // heads)
@@ -230,7 +330,7 @@ def llama_logits(c, w, ids):
             q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
         q, k = q.unflatten(1, (heads, dim)), k.unflatten(1, (kv_heads, dim))
         v = dense(normed, p + "self_attn.v_proj").unflatten(1, (kv_heads, dim))
-        if c["model_type"] in ("qwen3", "gemma3_text"):
+        elif has_head_norms(c):
             q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
         if c.get("no_rope_layers", [1] * c["num_hidden_layers"])[layer]:
             q, k = rotate(q, frequencies), rotate(k, frequencies)
@@ -240,6 +340,9 @@ def llama_logits(c, w, ids):
         x = x + (norm(added, p + "post_attention_layernorm") if gemma or olmo else added)
         normed = x if olmo else norm(
             x, p + ("pre_feedforward_layernorm" if gemma else "post_attention_layernorm"))
+        if experts_of(c, layer):
+            x = x + mixture(c, w, p, normed)
+            continue
         gate = dense(normed, p + "mlp.gate_proj")
         activated = F.gelu(gate, approximate="tanh") if gemma else F.silu(gate)
         added = dense(activated * dense(normed, p + "mlp.up_proj"), p + "mlp.down_proj")
@@ -252,7 +355,29 @@ def loss_and_gradients(c, weights, tokens):
     logits = (gpt2_logits if is_gpt2(c) else llama_logits)(c, weights, tokens[:-1])
     loss = F.cross_entropy(logits, tokens[1:])
     loss.backward()
-    return loss.item(), {name: w.grad for name, w in weights.items()}
+    # What no token has chosen, and a bias of the choice, have no gradient.
+    return loss.item(), {name: torch.zeros_like(w) if w.grad is None else w.grad
+                         for name, w in weights.items()}
+
+
+def joined(tensors):
+    """The experts of a layer as transformers holds them, in one tensor, under its names."""
+    out, experts = {}, {}
+    for name, tensor in tensors.items():
+        name = name.replace("block_sparse_moe.", "mlp.")
+        prefix, found, rest = name.partition(".mlp.experts.")
+        if not found:
+            out[name] = tensor
+            continue
+        expert, part, _ = rest.split(".")
+        part = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(part, part)
+        experts.setdefault(prefix + found, {}).setdefault(int(expert), {})[part] = tensor
+    for prefix, layer in experts.items():
+        all_of = [layer[expert] for expert in sorted(layer)]
+        out[prefix + "gate_up_proj"] = torch.stack(
+            [torch.cat([e["gate_proj"], e["up_proj"]]) for e in all_of])
+        out[prefix + "down_proj"] = torch.stack([e["down_proj"] for e in all_of])
+    return out
 
 
 @contextlib.contextmanager
@@ -276,9 +401,9 @@ def check_against_transformers(c, folder, weights, tokens, loss, gradients):
         return
     with float32_means_float64():
         config = transformers.AutoConfig.from_pretrained(folder)
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         model = getattr(transformers, c["architectures"][0])(config).double().eval()
-        state = {name: w.detach() for name, w in weights.items()}
+        state = {name: w.detach() for name, w in joined(weights).items()}
         missing, unexpected = model.load_state_dict(state, strict=False)
         assert not unexpected, unexpected
         assert all("lm_head" in name and c["tie_word_embeddings"] for name in missing), missing
@@ -289,7 +414,9 @@ def check_against_transformers(c, folder, weights, tokens, loss, gradients):
         their_loss.backward()
     theirs = dict(model.named_parameters())
     worst = abs(their_loss.item() - loss) / loss
-    for name, gradient in gradients.items():
+    for name, gradient in joined(gradients).items():
+        if name not in theirs:  # a buffer
+            continue
         difference = (theirs[name].grad - gradient).norm() / gradient.norm()
         worst = max(worst, difference.item())
     print(f"  transformers {transformers.__version__} agrees to {worst:.1e}")

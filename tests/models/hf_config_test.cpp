@@ -417,6 +417,11 @@ TEST_CASE("mixtures of experts are read with their router and their dense layers
   const ModelSpec mixtral = read_as("MixtralForCausalLM", with(base, "num_local_experts", 4));
   REQUIRE(mixtral.experts);
   CHECK(mixtral.uniform());
+  // Versions of Transformers write the number under one key or the other.
+  CHECK(read_as("MixtralForCausalLM", with(base, "num_experts", 4)).experts->count == 4);
+  CHECK_THROWS_WITH(
+      read_as("MixtralForCausalLM", with(with(base, "num_local_experts", 4), "num_experts", 8)),
+      Contains("num_local_experts: 4 contradicts num_experts: 8"));
   CHECK(mixtral.experts->count == 4);
   CHECK(mixtral.experts->active == 2);
   CHECK(mixtral.experts->ffn == 14336);

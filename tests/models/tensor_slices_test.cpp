@@ -129,4 +129,41 @@ TEST_CASE("the replicated ranges of a layer are those of its runs") {
   }
 }
 
+TEST_CASE("every expert is cut like an MLP, and the router is replicated") {
+  ModelSpec model = model_of(false);
+  model.experts = Experts{.count = 3, .active = 2, .ffn = 4, .shared_ffn = 8, .shared_gate = true};
+  const std::vector<ParameterUnit> whole = parameter_units(model);
+  const std::vector<ParameterUnit> narrow = parameter_units(narrow_model(model, 2));
+  REQUIRE(whole.size() == 6);
+  for (const size_t unit : {1, 4}) {
+    INFO("unit " << unit);
+    std::vector<int> times(whole[unit].elements);
+    for (const int64_t index : {0, 1}) {
+      const std::vector<int64_t> own = slice(model, whole[unit], 2, index);
+      CHECK(static_cast<int64_t>(own.size()) == narrow[unit].elements);
+      for (const int64_t i : own) ++times[i];
+    }
+    int64_t replicated = 0;
+    for (const int n : times) {
+      REQUIRE(n >= 1);
+      replicated += n == 2 ? 1 : 0;
+    }
+    int64_t expected = 0;
+    for (const UnitRange& range :
+         replicated_in_layer(model_of_run(model, layer_runs(model)[0]), 2)) {
+      expected += range.end - range.begin;
+    }
+    CHECK(replicated == (unit == 1 ? expected : 0));
+  }
+  // Rank 1 has rows 2 and 3 of expert 1's gate and up, and columns 2 and 3 of its down.
+  const std::vector<int64_t> own = slice(model, whole[4], 2, 1);
+  const ParameterTensor &up = whole[4].tensors[0], &down = whole[4].tensors[1];
+  const ParameterTensor &own_up = narrow[4].tensors[0], &own_down = narrow[4].tensors[1];
+  const int64_t d = model.hidden;
+  for (const int64_t part : {0, 1}) {
+    CHECK(own[own_up.offset + (1 * 4 + part * 2) * d] == up.offset + (1 * 8 + part * 4 + 2) * d);
+  }
+  CHECK(own[own_down.offset + (1 * d + 5) * 2] == down.offset + (1 * d + 5) * 4 + 2);
+}
+
 }  // namespace longspan

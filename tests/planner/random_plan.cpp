@@ -34,12 +34,14 @@ RandomPlan random_plan(uint64_t seed) {
                                              load_hardware("2x8xa100-40g")};
   static const ModelSpec models[] = {load_model("llama-3.1-8b"), load_model("gpt-2.7b"),
                                      load_model("qwen3-0.6b")};
+  static const ModelSpec with_experts = load_model("qwen3-30b-a3b");
   std::mt19937_64 random(seed);
   RandomPlan plan;
   do {
     plan.hw = machines[random() % 3];
     StepRequest& request = plan.request;
     request.model = models[random() % 3];
+    if (seed % 5 == 0) request.model = with_experts;
     request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
     request.model.norm_placement = random_placement(seed);
     request.dtype = default_dtype(plan.hw);

@@ -94,6 +94,15 @@ StepRequest random_request(uint64_t seed) {
     if (pick(4) == 0) m.attention_scale = 0.3;
   }
   add_features(seed, request);
+  if (seed % 3 == 0 && m.gated()) {
+    Experts e;
+    e.count = 2 + pick(9);
+    e.active = 1 + pick(e.count);
+    e.ffn = 4 * (1 + pick(12));
+    e.shared_ffn = pick(3) * 8;
+    m.experts = e;
+    m.norm_placement = NormPlacement::input;
+  }
   return request;
 }
 
@@ -130,7 +139,11 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
-  m.runs = {{1, true, m.ffn, 1}, {1, false, 8, 0.5}, {3, true, m.ffn, 0.5}, {1, true, m.ffn, 1}};
+  const bool experts = m.experts.has_value();
+  m.runs = {{1, true, m.ffn, 1},
+            {1, false, 8, 0.5, 0, experts},
+            {3, true, m.ffn, 0.5, 0, experts},
+            {1, true, m.ffn, 1}};
   return request;
 }
 

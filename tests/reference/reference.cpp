@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "tests/reference/experts.h"
 #include "tests/reference/ops.h"
 
 namespace longspan::reference {
@@ -41,6 +42,8 @@ struct LayerParameters {
   // Norms of the outputs of attention and the MLP. Without norms of inputs they are in the places
   // of norm1 and norm2.
   Parameter out_norm1, out_norm1_bias, out_norm2, out_norm2_bias;
+  ExpertsParameters experts;
+  bool has_experts = false;
   int64_t ffn = 0;
   bool attends = true;
   int64_t window = 0;
@@ -48,6 +51,32 @@ struct LayerParameters {
   std::vector<double> frequencies;
   double magnitude = 1;
 };
+
+// Router and shared experts, of the layer's own unit.
+ExpertsParameters router_parameters(const ModelSpec& m, UnitReader& unit) {
+  const Experts& e = *m.experts;
+  const int64_t d = m.hidden, shared = e.shared_ffn;
+  ExpertsParameters p;
+  p.router = unit.take(e.count * d);
+  p.router_bias = unit.take(e.count, e.router_bias);
+  p.selection_bias = unit.take(e.count, e.selection_bias);
+  p.shared_gate = unit.take(shared * d, shared > 0 && m.gated());
+  p.shared_up = unit.take(shared * d, shared > 0);
+  p.shared_down = unit.take(shared * d, shared > 0);
+  p.gate = unit.take(d, e.shared_gate);
+  return p;
+}
+
+// The unit of a layer's experts.
+void take_experts(const ModelSpec& m, UnitReader unit, ExpertsParameters& p) {
+  const Experts& e = *m.experts;
+  const int64_t inner = m.gated() ? 2 * e.ffn : e.ffn;
+  p.up = unit.take(e.count * inner * m.hidden);
+  p.up_bias = unit.take(e.count * inner, m.mlp_bias);
+  p.down = unit.take(e.count * m.hidden * e.ffn);
+  p.down_bias = unit.take(e.count * m.hidden, m.mlp_bias);
+  unit.finish();
+}
 
 LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitReader unit) {
   const int64_t d = m.hidden;
@@ -80,11 +109,16 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   }
   p.norm2 = unit.take(d);
   p.norm2_bias = unit.take(d, centred);
-  p.gate = unit.take(run.ffn * d, gated);
-  p.up = unit.take(run.ffn * d);
-  p.up_bias = unit.take(run.ffn, m.mlp_bias);
-  p.down = unit.take(d * run.ffn);
-  p.down_bias = unit.take(d, m.mlp_bias);
+  p.has_experts = run.experts;
+  if (run.experts) {
+    p.experts = router_parameters(m, unit);
+  } else {
+    p.gate = unit.take(run.ffn * d, gated);
+    p.up = unit.take(run.ffn * d);
+    p.up_bias = unit.take(run.ffn, m.mlp_bias);
+    p.down = unit.take(d * run.ffn);
+    p.down_bias = unit.take(d, m.mlp_bias);
+  }
   p.out_norm2 = unit.take(d, both);
   p.out_norm2_bias = unit.take(d, both && centred);
   unit.finish();
@@ -116,13 +150,17 @@ class Model {
     table_ = embedding.take(m_.vocab * m_.hidden);
     positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
     embedding.finish();
-    const LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window};
+    const LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window, m_.experts.has_value()};
     for (const LayerRun& run : m_.uniform() ? std::vector<LayerRun>{all} : m_.runs) {
       for (int64_t i = 0; i < run.layers; ++i) {
         layers_.push_back(layer_parameters(m_, run, reader(layers_.size() + 1)));
         layers_.back().tokens = tokens_of_share(run.tokens);
         set_rotation(run.positions, layers_.back());
       }
+    }
+    size_t unit = m_.layers + 2;
+    for (LayerParameters& layer : layers_) {
+      if (layer.has_experts) take_experts(m_, reader(unit++), layer.experts);
     }
     UnitReader head = reader(m_.layers + 1);
     final_norm_ = head.take(m_.hidden);
@@ -266,6 +304,12 @@ class Model {
     if (p.attends) attend(p, s);
 
     s.normed2 = normed(s.middle, p.norm2, p.norm2_bias);
+    if (p.has_experts) {
+      Matrix output = experts(m_, p.experts, s.normed2, rows);
+      for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
+      values_.push_back(std::move(s));
+      return output;
+    }
     s.up = linear(s.normed2, p.up, p.up_bias, rows, d, p.ffn);
     s.gate.resize(s.up.size());
     if (p.gate.value) s.gate = linear(s.normed2, p.gate, {}, rows, d, p.ffn);
@@ -304,15 +348,11 @@ class Model {
     for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
   }
 
-  /// From the gradient of the layer's output to that of its input.
-  Matrix layer_backward(const LayerParameters& p, const LayerValues& s,
-                        const Matrix& doutput) const {
+  /// Adds to dnormed2 from the gradient of a dense MLP's output.
+  void mlp_backward(const LayerParameters& p, const LayerValues& s, const Matrix& doutput,
+                    Matrix& dnormed2) const {
     const auto rows = static_cast<int64_t>(p.tokens.size());
     const int64_t d = m_.hidden;
-    const int64_t a = m_.attention_width();
-    const int64_t g = m_.kv_width();
-
-    Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
     Matrix dunnormed(s.output.size()), dinner(s.inner.size());
     normed_backward(s.output, p.out_norm2, p.out_norm2_bias, doutput, dunnormed);
     linear_backward(s.inner, p.down, p.down_bias, dunnormed, dinner, rows, p.ffn, d);
@@ -323,9 +363,25 @@ class Model {
       dup[i] = dinner[i] * f.by_up;
       dgate[i] = dinner[i] * f.by_gate;
     }
-    Matrix dnormed2(s.normed2.size());
     linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows, d, p.ffn);
     if (p.gate.value) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows, d, p.ffn);
+  }
+
+  /// From the gradient of the layer's output to that of its input.
+  Matrix layer_backward(const LayerParameters& p, const LayerValues& s,
+                        const Matrix& doutput) const {
+    const auto rows = static_cast<int64_t>(p.tokens.size());
+    const int64_t d = m_.hidden;
+    const int64_t a = m_.attention_width();
+    const int64_t g = m_.kv_width();
+
+    Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
+    Matrix dnormed2(s.normed2.size());
+    if (p.has_experts) {
+      experts_backward(m_, p.experts, s.normed2, doutput, dnormed2, rows);
+    } else {
+      mlp_backward(p, s, doutput, dnormed2);
+    }
     normed_backward(s.middle, p.norm2, p.norm2_bias, dnormed2, dmiddle);
 
     if (!p.attends) return dmiddle;

@@ -81,6 +81,22 @@ TRAINED = {
     "qwen3 tied": ("qwen3", dict(head_dim=32, tie_word_embeddings=True, attention_bias=True)),
     "olmo2": ("olmo2", dict(pad_token_id=None)),
     "olmo2 biases": ("olmo2", dict(pad_token_id=None, attention_bias=True)),
+    "mixtral": ("mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
+    "qwen3_moe": (
+        "qwen3_moe",
+        dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, head_dim=16),
+    ),
+    "qwen3_moe mixed": (
+        "qwen3_moe",
+        dict(
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=24,
+            head_dim=16,
+            norm_topk_prob=True,
+            mlp_only_layers=[0],
+        ),
+    ),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
 }
@@ -88,7 +104,7 @@ TRAINED = {
 # Types of models that it refuses.
 REFUSED = [
     *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "mixtral", "olmoe", "phi", "qwen2_moe", "qwen3_moe"),
+    *("gpt_oss", "granite", "olmoe", "phi", "qwen2_moe"),
     *("starcoder2",),
 ]
 

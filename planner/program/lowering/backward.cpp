@@ -39,10 +39,14 @@ void StepLowering::count_backward() {
 
 void StepLowering::backward_layer(int layer) {
   LayerSaved& mine = saved_[layer];
-  const int unit = unit_of_layer(layer);
-  parameters(unit);
-  if (layer > stage_->first) prefetch_parameters(unit - 1);
-  gradients(unit);
+  for_units_of(layer, [&](int unit) { parameters(unit); });
+  if (layer > stage_->first) {
+    for_units_of(layer - 1, [&](int unit) { prefetch_parameters(unit); });
+  }
+  for_units_of(layer, [&](int unit) {
+    // A backward for inputs has none of experts.
+    if (!defers_weights_ || unit == unit_of_layer(layer)) gradients(unit);
+  });
   if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
   if (!attends(layer)) {
     backward_without_attention(layer);
@@ -56,12 +60,13 @@ void StepLowering::backward_layer(int layer) {
       builder_.drop((*per_block)[block]);
     }
   }
-  release_parameters(unit);
+  for_units_of(layer, [&](int unit) { release_parameters(unit); });
   if (defers_weights_) {
-    // So far they have those of norms, which other microbatches may add to.
+    // So far they have those of norms and the router, which other microbatches may add to.
+    const int unit = unit_of_layer(layer);
     store(device_gradients_[unit], host_gradients_[unit], unit);
   } else {
-    finish_gradients(unit);
+    for_units_of(layer, [&](int unit) { finish_gradients(unit); });
   }
 }
 

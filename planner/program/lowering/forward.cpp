@@ -285,9 +285,10 @@ void StepLowering::forward_without_attention(int layer) {
 
 void StepLowering::forward_layer(int layer) {
   LayerSaved& saved_here = saved_[layer];
-  const int unit = unit_of_layer(layer);
-  parameters(unit);
-  if (layer + 1 < stage_->end) prefetch_parameters(unit + 1);
+  for_units_of(layer, [&](int unit) { parameters(unit); });
+  if (layer + 1 < stage_->end) {
+    for_units_of(layer + 1, [&](int unit) { prefetch_parameters(unit); });
+  }
   for (auto* per_block :
        {&saved_here.x, &saved_here.y, &saved_here.o, &saved_here.lse, &saved_here.inner}) {
     per_block->resize(blocks_);
@@ -299,7 +300,7 @@ void StepLowering::forward_layer(int layer) {
   } else {
     forward_chunks(layer);
   }
-  release_parameters(unit);
+  for_units_of(layer, [&](int unit) { release_parameters(unit); });
 }
 
 void StepLowering::forward_chunks(int layer) {

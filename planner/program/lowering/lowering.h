@@ -496,13 +496,32 @@ class StepLowering {
   bool has_sinks(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention_sinks;
   }
+  /// A layer's own unit, without its experts.
   int unit_of_layer(int layer) const { return layer + 1; }
+  bool has_experts(int layer) const { return experts_units_[layer] >= 0; }
+  /// Calls use(unit) for the layer's own unit and that of its experts.
+  template <class Use>
+  void for_units_of(int layer, const Use& use) {
+    use(unit_of_layer(layer));
+    if (has_experts(layer)) use(experts_units_[layer]);
+  }
+  /// The parameters of a layer's experts, and their gradients, as operands; absent without experts.
+  Operand experts(int layer) {
+    return has_experts(layer) ? in(parameters(experts_units_[layer])) : Operand{};
+  }
+  Operand expert_gradients(int layer) {
+    return has_experts(layer) ? inout(gradients(experts_units_[layer])) : Operand{};
+  }
+  /// -1 for the embedding; that of the head is beyond all layers.
+  int layer_of_unit(int unit) const {
+    return unit <= head_unit() ? unit - 1 : layers_with_experts_[unit - head_unit() - 1];
+  }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
   int output_unit() const {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
-  int units() const { return head_unit() + 1; }
+  int units() const { return head_unit() + 1 + static_cast<int>(layers_with_experts_.size()); }
   /// On a stage that is last and not first, a tied embedding is a copy. With a share of the
   /// vocabulary, the head unit is needed for it, or for the final norm.
   bool has_unit(int unit) const {
@@ -519,6 +538,7 @@ class StepLowering {
   Tensor of_unit(Tensor first, int unit) const {
     return unit_tensor(first, unit == embedding_unit() ? UnitKind::embedding
                               : unit == head_unit()    ? UnitKind::head
+                              : unit > head_unit()     ? UnitKind::experts
                                                        : UnitKind::layer);
   }
   /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
@@ -605,6 +625,8 @@ class StepLowering {
   std::vector<int> slice_ends_;               // in blocks
   std::vector<PlaceInKind> places_in_kinds_;  // by layer
   std::vector<KeyWindow> windows_;            // by kind of layers
+  std::vector<int> experts_units_;            // by layer; -1: none
+  std::vector<int> layers_with_experts_;      // in the order of their units, which follow the head
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward

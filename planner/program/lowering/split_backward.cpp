@@ -14,7 +14,8 @@ BufferId StepLowering::mlp_backward_input(int layer, int block, BufferId y, Buff
   const BufferId own = own_norm(layer, block, y, true);
   const BufferId inner = given ? builder_.fetch(saved_inner) : device(Tensor::inner, layer, block);
   BufferId h = -1;
-  if (!given) h = tensor ? gather(layer, block, own, Tensor::h_own, Tensor::h) : own;
+  const bool routes = has_experts(layer);
+  if (!given || routes) h = tensor ? gather(layer, block, own, Tensor::h_own, Tensor::h) : own;
   const BufferId all = tensor ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
   const BufferId act = device(Tensor::act, layer, block), dh = device(Tensor::dh, layer, block);
   const BufferId workspace = device(Tensor::ws_mlp_backward_input, layer, block);
@@ -22,7 +23,8 @@ BufferId StepLowering::mlp_backward_input(int layer, int block, BufferId y, Buff
   op.saves_inner = given;
   builder_.compute(op, layer, block,
                    {in(parameters(unit_of_layer(layer))), in(h), in(all),
-                    given ? inout(inner) : out(inner), out(act), out(dh), out(workspace)});
+                    given ? inout(inner) : out(inner), out(act), out(dh), out(workspace),
+                    experts(layer), routes ? inout(gradients(unit_of_layer(layer))) : Operand{}});
   builder_.release(workspace);
   if (tensor) {
     builder_.release(all);
@@ -95,8 +97,11 @@ void StepLowering::backward_weight() {
 }
 
 void StepLowering::layer_backward_weight(int layer) {
+  // The router's parameters route the rows again.
+  if (has_experts(layer)) parameters(unit_of_layer(layer));
   for (int block = blocks_ - 1; block >= 0; --block) block_backward_weight(layer, block);
-  finish_gradients(unit_of_layer(layer));
+  release_parameters(unit_of_layer(layer));
+  for_units_of(layer, [&](int unit) { finish_gradients(unit); });
 }
 
 void StepLowering::block_backward_weight(int layer, int block) {
@@ -122,8 +127,13 @@ void StepLowering::block_backward_weight(int layer, int block) {
   OpShape op = shape(OpKind::mlp_backward_weight);
   op.partial = tensor;
   if (tensor) bias_gradient(layer, block, next.own, true);
+  const bool routes = has_experts(layer);
+  const BufferId workspace = routes ? device(Tensor::ws_mlp_backward_weight, layer, block) : -1;
   builder_.compute(op, layer, block,
-                   {in(h_mlp.all), in(next.all), in(inner), in(act), inout(grads)});
+                   {in(h_mlp.all), in(next.all), in(inner), in(act), inout(grads),
+                    routes ? in(parameters(unit_of_layer(layer))) : Operand{},
+                    expert_gradients(layer), out(workspace)});
+  if (routes) builder_.release(workspace);
   leave(kept.next[block], next);
   leave(kept.h_mlp[block], h_mlp);
   drop_fetched(kept.inner[block], inner);

@@ -29,6 +29,10 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
   for (int kind = 0; kind < program.kinds(); ++kind) {
     windows_.push_back(key_window(program.model_of(kind), program.lengths_of(kind).chunk));
   }
+  for (int layer = 0; layer < layers_; ++layer) {
+    experts_units_.push_back(program.experts_unit(layer));
+    if (has_experts(layer)) layers_with_experts_.push_back(layer);
+  }
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;
@@ -132,7 +136,7 @@ void StepLowering::run() {
 void StepLowering::create_states() {
   const auto persistent = [&](Tensor first, int unit, Tier tier) {
     const Tensor tensor = of_unit(first, unit);
-    return builder_.create(tensor, tier, unit - 1, unit, true);
+    return builder_.create(tensor, tier, layer_of_unit(unit), unit, true);
   };
   const int n = units();
   working_.assign(n, -1);
@@ -179,7 +183,7 @@ BufferId StepLowering::parameters(int unit) {
 
 void StepLowering::prefetch_parameters(int unit) {
   if (working_[unit] >= 0) return;
-  const int layer = unit - 1;
+  const int layer = layer_of_unit(unit);
   working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
   if (!gathers_parameters()) {
     builder_.copy(parameter_homes_[unit], working_[unit], true);
@@ -205,11 +209,11 @@ BufferId StepLowering::gradients(int unit) {
   BufferId& accumulator = device_gradients_[unit];
   if (accumulator >= 0) return accumulator;
   const Tensor tensor = of_unit(Tensor::grads_embedding, unit);
-  accumulator = device(tensor, unit - 1, unit);
+  accumulator = device(tensor, layer_of_unit(unit), unit);
   if (host_gradients_[unit] >= 0) {
     builder_.copy(host_gradients_[unit], accumulator, true);
   } else {
-    builder_.compute(shape(OpKind::zero, tensor), unit - 1, unit, {out(accumulator)});
+    builder_.compute(shape(OpKind::zero, tensor), layer_of_unit(unit), unit, {out(accumulator)});
   }
   return accumulator;
 }
@@ -218,7 +222,8 @@ BufferId StepLowering::gradients(int unit) {
 void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
   if (s_.gradients == Tier::device || accumulator < 0) return;
   if (host < 0) {
-    host = builder_.create(program_.buffers[accumulator].tensor, Tier::host, unit - 1, unit);
+    host = builder_.create(program_.buffers[accumulator].tensor, Tier::host, layer_of_unit(unit),
+                           unit);
   }
   builder_.copy(accumulator, host, false);
   builder_.release_after_window(accumulator);
@@ -228,10 +233,11 @@ void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
 // Every rank of a tensor group has only its own tokens' part of these gradients, so they must be
 // summed before any other use.
 void StepLowering::sum_replicated(int unit) {
-  if (!is_tensor_parallel()) return;
-  const BufferId workspace = device(Tensor::ws_replicated, unit - 1, unit);
+  // Experts are cut without a rest.
+  if (!is_tensor_parallel() || unit > head_unit()) return;
+  const BufferId workspace = device(Tensor::ws_replicated, layer_of_unit(unit), unit);
   builder_.communicate(shape(OpKind::sum_replicated, of_unit(Tensor::grads_embedding, unit)),
-                       unit - 1, unit, {inout(gradients(unit)), out(workspace)});
+                       layer_of_unit(unit), unit, {inout(gradients(unit)), out(workspace)});
   builder_.release_after_window(workspace);
 }
 
@@ -243,12 +249,12 @@ void StepLowering::reduce_to_shard(int unit) {
   BufferId& shard = device_shards_[unit];
   OpShape op = shape(OpKind::reduce_scatter, tensor);
   if (shard < 0) {
-    shard = device(tensor, unit - 1, unit);
+    shard = device(tensor, layer_of_unit(unit), unit);
     op.first = host_shards_[unit] < 0;
     if (!op.first) builder_.copy(host_shards_[unit], shard, true);
   }
-  const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
-  builder_.communicate(op, unit - 1, unit,
+  const BufferId workspace = device(Tensor::ws_reduce, layer_of_unit(unit), unit);
+  builder_.communicate(op, layer_of_unit(unit), unit,
                        {inout(accumulator), op.first ? out(shard) : inout(shard), out(workspace)});
   builder_.release_after_window(workspace);
   builder_.release_after_window(accumulator);
@@ -273,9 +279,9 @@ void StepLowering::finish_gradients(int unit) {
   if (last_microbatch_) {
     if (!sharded()) sum_replicated(unit);
     if (!sharded() && parallel_.replicas() > 1) {
-      const BufferId workspace = device(Tensor::ws_reduce, unit - 1, unit);
+      const BufferId workspace = device(Tensor::ws_reduce, layer_of_unit(unit), unit);
       builder_.communicate(shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit)),
-                           unit - 1, unit, {inout(gradients(unit)), out(workspace)});
+                           layer_of_unit(unit), unit, {inout(gradients(unit)), out(workspace)});
       builder_.release_after_window(workspace);
     }
     if (!is_at_both_ends(unit)) add_squares(unit);
@@ -291,7 +297,7 @@ void StepLowering::finish_gradients(int unit) {
 void StepLowering::add_squares(int unit) {
   const Tensor first = sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
   const BufferId sum = sharded() ? device_shards_[unit] : gradients(unit);
-  builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), unit - 1, unit,
+  builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), layer_of_unit(unit), unit,
                    {in(sum), inout(program_.grad_norm)});
 }
 
@@ -303,13 +309,13 @@ void StepLowering::sum_over_ends(int unit) {
   BufferId& sum = sharded() ? device_shards_[unit] : device_gradients_[unit];
   BufferId& on_host = sharded() ? host_shards_[unit] : host_gradients_[unit];
   if (sum < 0) {
-    sum = device(tensor, unit - 1, unit);
+    sum = device(tensor, layer_of_unit(unit), unit);
     builder_.copy(on_host, sum, true);
   }
-  const BufferId workspace = device(Tensor::ws_reduce_ends, unit - 1, unit);
+  const BufferId workspace = device(Tensor::ws_reduce_ends, layer_of_unit(unit), unit);
   OpShape op = shape(OpKind::all_reduce, tensor);
   op.of_pipeline = true;
-  builder_.communicate(op, unit - 1, unit, {inout(sum), out(workspace)});
+  builder_.communicate(op, layer_of_unit(unit), unit, {inout(sum), out(workspace)});
   builder_.release_after_window(workspace);
   // The norm counts the table once.
   if (program_.boundary.has_embedding) add_squares(unit);
@@ -348,7 +354,7 @@ void StepLowering::optimizer() {
 void StepLowering::update(int unit, BufferId norm) {
   const bool on_device = s_.optimizer == Tier::device;
   const bool half = program_.dtype != DType::float32;
-  const int layer = unit - 1;
+  const int layer = layer_of_unit(unit);
   const Tensor gradient_tensor =
       of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
   const Tensor parameter_tensor =

@@ -157,7 +157,8 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
   const BufferId to = is_tensor_parallel() ? from : next;
   const BufferId workspace =
       device(saves ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
-  builder_.compute(op, layer, block, {in(weights), in(from), out(to), out(workspace), out(inner)});
+  builder_.compute(op, layer, block,
+                   {in(weights), in(from), out(to), out(workspace), out(inner), experts(layer)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   add_sum(layer, block, y, to, next, true);
@@ -189,9 +190,10 @@ void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, B
   const BufferId all = is_tensor_parallel() ? output_gradient_of(layer, block, dx, true, part) : dx;
   const BufferId workspace =
       device(saved ? Tensor::ws_mlp_backward_saved : Tensor::ws_mlp_backward, layer, block);
-  builder_.compute(op, layer, block,
-                   {in(parameters(unit)), in(from), inout(all), inout(gradients(unit)),
-                    out(workspace), saved ? inout(inner) : Operand{}});
+  builder_.compute(
+      op, layer, block,
+      {in(parameters(unit)), in(from), inout(all), inout(gradients(unit)), out(workspace),
+       saved ? inout(inner) : Operand{}, experts(layer), expert_gradients(layer)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   builder_.release(from);

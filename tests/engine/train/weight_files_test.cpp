@@ -18,8 +18,8 @@ using testing::TemporaryFolder;
 std::vector<SafetensorsTensor> tensors_of(const ModelSpec& model) {
   std::vector<SafetensorsTensor> tensors;
   for (const ParameterUnit& unit : parameter_units(model)) {
-    for (const ParameterTensor& tensor : unit.tensors) {
-      tensors.push_back({tensor.name, file_shape(tensor),
+    for (const auto& [parameter, tensor] : file_tensors(unit)) {
+      tensors.push_back({tensor.name, tensor.shape,
                          [n = tensor.elements](float* out) { std::iota(out, out + n, 0.0f); }});
     }
   }
@@ -130,6 +130,95 @@ TEST_CASE("weights: the config.json next to them is held to the model", "[weight
   CHECK_THROWS_WITH(check_weights(model, folder.path()), Contains("config.json: rope_theta is "));
   CHECK_THROWS_WITH(check_weights(model, file), Contains("config.json: rope_theta is "));
   CHECK_THROWS_WITH(check_weights(model, folder.path() / "none"), Contains("none: no such file"));
+}
+
+// Values of a parameter that tell its elements apart.
+std::vector<float> numbered(const ParameterTensor& tensor) {
+  std::vector<float> values(tensor.elements);
+  std::iota(values.begin(), values.end(), static_cast<float>(tensor.offset));
+  return values;
+}
+
+ModelSpec experts_of(Experts::Format format) {
+  ModelSpec model = small("tiny-llama");
+  model.hidden = 8;
+  model.experts = Experts{.count = 3, .active = 2, .ffn = 4, .format = format};
+  model.mlp_bias = format == Experts::Format::gpt_oss;
+  model.experts->router_bias = model.mlp_bias;
+  return model;
+}
+
+TEST_CASE("weights: files have a tensor for each expert, and are read back", "[weights]") {
+  using enum Experts::Format;
+  for (const Experts::Format format : {qwen, mixtral, gpt_oss}) {
+    const TemporaryFolder folder;
+    const ModelSpec model = experts_of(format);
+    const std::vector<ParameterUnit> units = parameter_units(model);
+    std::vector<SafetensorsTensor> tensors;
+    for (const ParameterUnit& unit : units) {
+      for (const auto& [parameter, file] : file_tensors(unit)) {
+        tensors.push_back({file.name, file.shape, [parameter = parameter, file = file](float* out) {
+                             to_file(*parameter, file, numbered(*parameter).data(), out);
+                           }});
+      }
+    }
+    write_safetensors(folder.path() / "model.safetensors", tensors, {});
+    CHECK_NOTHROW(check_weights(model, folder.path()));
+    const WeightFiles files(folder.path());
+    for (const ParameterUnit& unit : units) {
+      for (const ParameterTensor& tensor : unit.tensors) {
+        INFO(tensor.name);
+        std::vector<float> read(tensor.elements);
+        files.read("", tensor, read.data());
+        CHECK(read == numbered(tensor));
+      }
+    }
+    const std::string layer = "model.layers.1.";
+    const SafetensorsFile file(folder.path() / "model.safetensors");
+    const auto first_of = [&](const std::string& name, int64_t elements) {
+      std::vector<float> values(elements);
+      file.read_float(layer + name, values.data(), elements);
+      return values;
+    };
+    const ParameterTensor& up = units.back().tensors.front();
+    if (format == gpt_oss) {
+      // [E, d, 2F], where the columns of gate and up alternate.
+      const std::vector<float> values = first_of("mlp.experts.gate_up_proj", 3 * 8 * 8);
+      const auto at = [&](int64_t expert, int64_t row, int64_t column) {
+        return static_cast<float>(up.offset + (expert * 8 + row) * 8 + column);
+      };
+      CHECK(values[0] == at(0, 0, 0));
+      CHECK(values[1] == at(0, 4, 0));      // up
+      CHECK(values[2] == at(0, 1, 0));      // gate
+      CHECK(values[8 + 1] == at(0, 4, 1));  // the next input
+      CHECK(values[64 + 3] == at(1, 5, 0));
+    } else {
+      const bool is_qwen = format == qwen;
+      const std::string name =
+          is_qwen ? "mlp.experts.2.up_proj.weight" : "block_sparse_moe.experts.2.w3.weight";
+      CHECK(first_of(name, 4 * 8)[0] == static_cast<float>(up.offset + (2 * 8 + 4) * 8));
+    }
+  }
+}
+
+TEST_CASE("weights: all experts may be in one tensor", "[weights]") {
+  const TemporaryFolder folder;
+  const ModelSpec model = experts_of(Experts::Format::qwen);
+  std::vector<SafetensorsTensor> tensors;
+  for (const ParameterUnit& unit : parameter_units(model)) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      tensors.push_back({tensor.name, tensor.shape, [tensor](float* out) {
+                           const std::vector<float> values = numbered(tensor);
+                           std::copy(values.begin(), values.end(), out);
+                         }});
+    }
+  }
+  write_safetensors(folder.path() / "model.safetensors", tensors, {});
+  CHECK_NOTHROW(check_weights(model, folder.path()));
+  const ParameterTensor down = parameter_units(model).back().tensors.back();
+  std::vector<float> read(down.elements);
+  WeightFiles(folder.path()).read("", down, read.data());
+  CHECK(read == numbered(down));
 }
 
 }  // namespace

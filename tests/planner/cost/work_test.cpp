@@ -108,6 +108,31 @@ TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs"
   }
 }
 
+TEST_CASE("experts do the FLOPs of the active ones, and route twice") {
+  ModelSpec model = llama();
+  model.experts = Experts{.count = 6, .active = 2, .ffn = 24, .shared_ffn = 40};
+  const double routes = 2.0 * 256 * static_cast<double>(model.layers * model.hidden * 6);
+  const double expected = model_flops(model, 256).step() + routes;
+  Strategy s = make_preset("baseline", model, 256);
+  CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+  // A tile of one token has fewer rows than there are experts.
+  for (const int64_t tile : {1, 24}) {
+    s.mlp_tile = tile;
+    CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+  }
+  // Even routing: 512 rows over 6 experts.
+  s.mlp_tile = 0;
+  const Program program = program_of(model, s, 256);
+  std::vector<Primitive> work;
+  work_of(program, shape_of(OpKind::mlp_forward), work);
+  const auto grouped = std::find_if(work.begin(), work.end(), [](const Primitive& p) {
+    return p.kernel == Kernel::gemm_nt && p.shape[1] == 48;
+  });
+  REQUIRE(grouped != work.end());
+  CHECK(grouped->shape[0] == Approx(512.0 / 6));
+  CHECK(grouped->repeats == 6);
+}
+
 TEST_CASE("groups of heads compute and send together what all heads do at once") {
   ModelSpec wide = llama(), multi = gpt();
   wide.heads = multi.heads = multi.kv_heads = 16;
