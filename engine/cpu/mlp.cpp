@@ -123,8 +123,8 @@ void norm2_backward(const BlockContext& context, const float* unit, const float*
 }
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
-                 int64_t tile, float* out, float* inner, float* workspace, bool partial,
-                 bool given, const float* experts) {
+                 int64_t tile, float* out, float* inner, float* workspace, bool partial, bool given,
+                 const float* experts) {
   const ModelSpec& model = *context.model;
   if (model.experts) {
     experts_forward(context, unit, experts, y, n, tile, out, inner, workspace, partial);
