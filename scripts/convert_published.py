@@ -669,6 +669,8 @@ def prime_rl(rows):
                                     peak_allocated=r["peak_gib"] + "GiB")
         else:
             case["measured"] = dict(out_of_memory=True)
+        if r["success"] != "True" and "OutOfMemory" not in r["err"]:
+            case["left_out"] = "it ended for a reason that is not said, with a kernel the card lacks"
         if r["lora_rank"]:
             case["left_out"] = LORA
         elif r["device"] not in hardware:
