@@ -291,6 +291,7 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
   }
   c.overlap = flag_or(yaml, "overlap", true);
   if (yaml.has("expert_capacity")) c.expert_capacity = yaml.real("expert_capacity", 0);
+  if (yaml.has("expert_imbalance")) c.expert_imbalance = yaml.real("expert_imbalance", 0);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
   if (yaml.has("optimizer_state_bytes")) {
     c.optimizer_state_bytes = yaml.real("optimizer_state_bytes", 0);
