@@ -54,11 +54,8 @@ ConfigReading read_files(const CheckFlags& flags) {
 // The model that the user gives besides the config; nothing if there is none.
 std::optional<ModelSpec> given_model(const CheckFlags& flags, const ConfigReading& reading) {
   if (flags.model.empty() && reading.model_config.empty()) return std::nullopt;
-  const ModelSpec model = flags.model.empty()
-                              ? read_hf_config(reading.model_config, reading.model_config_name)
-                              : load_model(flags.model);
-  refuse_unplanned(model);
-  return model;
+  return flags.model.empty() ? read_hf_config(reading.model_config, reading.model_config_name)
+                             : load_model(flags.model);
 }
 
 // The model of the run. It may add a note to the reading.

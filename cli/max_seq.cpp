@@ -189,7 +189,6 @@ int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
-  refuse_unplanned(model);
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     if (!flags.output.empty() || flags.strategy != "all") {
@@ -198,6 +197,7 @@ int run(const MaxSeqFlags& flags, bool json) {
     }
     return max_seq_on(flags.framework, model, hw, options, json);
   }
+  refuse_unplanned(model);
   std::vector<std::string> strategies;
   const ParallelChoice& parallel = options.parallel;
   const bool by_presets =

@@ -337,7 +337,6 @@ int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
   const ModelSpec model = load_model(flags.model);
-  refuse_unplanned(model);
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :
@@ -359,6 +358,7 @@ int run(const PlanFlags& flags, bool json) {
     }
     return plan_on(flags.framework, model, hw, parse_lengths(flags.sequences, "--seq"), json);
   }
+  refuse_unplanned(model);
   if (flags.time_limit && !asks_solver(flags)) {
     throw bad_input("--time-limit: of the solver of --schedule optpipe; leave it out");
   }

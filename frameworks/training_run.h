@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-/// Degrees of parallelism; their product, without `expert`, is the number of GPUs.
+/// Degrees of parallelism; their product, without those of experts, is the number of GPUs.
 struct RunDegrees {
   int64_t data = 1;
   int64_t tensor = 1;
@@ -23,7 +23,10 @@ struct RunDegrees {
   int64_t ulysses = 1;
   int64_t ring = 1;
   int64_t all_gather = 1;
-  int64_t expert = 1;  // experts are distributed over this many GPUs
+  int64_t expert = 1;  // experts are distributed over this many GPUs of a stage ...
+  /// ... and each is cut over this many; 0: over those of a tensor group.
+  int64_t expert_tensor = 0;
+  int64_t of_expert() const { return expert_tensor > 0 ? expert_tensor : tensor; }
   bool operator==(const RunDegrees&) const = default;
 };
 
@@ -150,8 +153,12 @@ struct TrainingRun {
   int64_t chunk_tokens = 0;     // attention's, global; 0: whole
   bool tiled_mlp = false;
   bool tiled_loss = false;
-  bool dropout = true;      // false: turned off
-  double scored_share = 1;  // of the tokens, those whose loss counts
+  bool dropout = true;  // false: turned off
+  /// Experts get as many tokens as they have room for, of this many times the mean, and drop the
+  /// rest, so that sizes are known. 0: they get all.
+  double expert_capacity = 0;
+  double expert_imbalance = 1;  // tokens of the busiest rank's experts, relative to the mean
+  double scored_share = 1;      // of the tokens, those whose loss counts
   /// Tiles of the loss; 0: as many as make a tile of logits no larger than the hidden states.
   int64_t loss_tiles = 0;
   bool operator==(const TrainingRun&) const = default;

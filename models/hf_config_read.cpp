@@ -36,7 +36,7 @@ struct Family {
   double norm_eps = 1e-6;
 };
 
-constexpr std::array<Family, 14> kFamilies{{
+constexpr std::array<Family, 16> kFamilies{{
     {.architecture = "LlamaForCausalLM", .model_type = "llama", .attention_bias_field = true},
     {.architecture = "MistralForCausalLM", .model_type = "mistral", .kv_heads = 8},
     {.architecture = "Qwen2ForCausalLM", .model_type = "qwen2", .kv_heads = 32, .qkv_bias = true},
@@ -96,6 +96,14 @@ constexpr std::array<Family, 14> kFamilies{{
      .out_bias = false,
      .rotary_share = 0.5,
      .norm_eps = 1e-5},
+    {.architecture = "DeepseekV3ForCausalLM",
+     .model_type = "deepseek_v3",
+     .head_dim = 192,
+     .attention_bias_field = true},
+    {.architecture = "DeepseekV2ForCausalLM",
+     .model_type = "deepseek_v2",
+     .head_dim = 192,
+     .attention_bias_field = true},
 }};
 
 // Records a difference of the real model that a plan does not consider.
@@ -158,7 +166,9 @@ void refuse_foreign_features(const Fields& config, const Family& family) {
   for (const char* key : {"text_config", "vision_config"}) {
     if (config.has(key)) throw config.error(key, "multimodal models are not supported");
   }
-  if (config.has("quantization_config")) {
+  // The published weights of DeepSeek-V3 have 8 bits; they are trained as those of 16.
+  const bool stored = std::string(family.model_type).starts_with("deepseek");
+  if (config.has("quantization_config") && !stored) {
     throw config.error("quantization_config",
                        "quantised weights are not supported; use the unquantised model");
   }

@@ -46,13 +46,21 @@ struct WrittenFamily {
 
 // A model that several describe is written as the first.
 constexpr WrittenFamily kWrittenFamilies[] = {
-    {"LlamaForCausalLM", "llama"},      {"Qwen2ForCausalLM", "qwen2"},
-    {"Qwen3ForCausalLM", "qwen3"},      {"MistralForCausalLM", "mistral"},
-    {"Phi3ForCausalLM", "phi3"},        {"SmolLM3ForCausalLM", "smollm3"},
-    {"Olmo2ForCausalLM", "olmo2"},      {"Gemma3ForCausalLM", "gemma3_text"},
-    {"MixtralForCausalLM", "mixtral"},  {"Qwen3MoeForCausalLM", "qwen3_moe"},
-    {"OlmoeForCausalLM", "olmoe"},      {"GptOssForCausalLM", "gpt_oss"},
+    {"LlamaForCausalLM", "llama"},
+    {"Qwen2ForCausalLM", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3"},
+    {"MistralForCausalLM", "mistral"},
+    {"Phi3ForCausalLM", "phi3"},
+    {"SmolLM3ForCausalLM", "smollm3"},
+    {"Olmo2ForCausalLM", "olmo2"},
+    {"Gemma3ForCausalLM", "gemma3_text"},
+    {"MixtralForCausalLM", "mixtral"},
+    {"Qwen3MoeForCausalLM", "qwen3_moe"},
+    {"OlmoeForCausalLM", "olmoe"},
+    {"GptOssForCausalLM", "gpt_oss"},
     {"Glm4MoeForCausalLM", "glm4_moe"},
+    {"DeepseekV3ForCausalLM", "deepseek_v3"},
+    {"DeepseekV2ForCausalLM", "deepseek_v2"},
 };
 
 OrderedJson rope_scaling(const RopeScaling& scaling) {
@@ -124,12 +132,14 @@ void write_experts(OrderedJson& config, const ModelSpec& model, const std::strin
     config["output_router_logits"] = true;
     config["router_aux_loss_coef"] = e.auxiliary_loss;
   }
-  const bool own_width = type == "qwen3_moe" || type == "glm4_moe";
+  const bool deepseek = type == "deepseek_v2" || type == "deepseek_v3";
+  const bool shared = type == "glm4_moe" || deepseek;
+  const bool own_width = type == "qwen3_moe" || shared;
   config[own_width ? "moe_intermediate_size" : "intermediate_size"] = e.ffn;
   config[type == "qwen3_moe" || type == "olmoe" ? "num_experts"
-         : type == "glm4_moe"                   ? "n_routed_experts"
+         : shared                               ? "n_routed_experts"
                                                 : "num_local_experts"] = e.count;
-  if (type == "qwen3_moe" || type == "olmoe" || type == "glm4_moe") {
+  if (type == "qwen3_moe" || type == "olmoe" || shared) {
     config["norm_topk_prob"] = e.normalised;
   }
   OrderedJson dense = OrderedJson::array();
@@ -140,13 +150,23 @@ void write_experts(OrderedJson& config, const ModelSpec& model, const std::strin
     }
   }
   if (type == "qwen3_moe") config["mlp_only_layers"] = dense;
-  if (type != "glm4_moe") return;
+  if (!shared) return;
   config["first_k_dense_replace"] = dense.size();
   config["n_shared_experts"] = e.shared_ffn / e.ffn;
   config["routed_scaling_factor"] = e.scale;
   config["n_group"] = e.groups;
   config["topk_group"] = e.active_groups;
-  config["use_qk_norm"] = model.qk_norm;
+  if (!deepseek) config["use_qk_norm"] = model.qk_norm;
+}
+
+void write_latent(OrderedJson& config, const ModelSpec& model) {
+  const LatentAttention& latent = *model.latent;
+  config.erase("head_dim");
+  config["q_lora_rank"] = latent.query_rank > 0 ? OrderedJson(latent.query_rank) : OrderedJson();
+  config["kv_lora_rank"] = latent.key_rank;
+  config["qk_nope_head_dim"] = model.head_dim - latent.rotated_dim;
+  config["qk_rope_head_dim"] = latent.rotated_dim;
+  config["v_head_dim"] = latent.value_dim;
 }
 
 OrderedJson llama_config(const ModelSpec& model, const WrittenFamily& family) {
@@ -180,6 +200,7 @@ OrderedJson llama_config(const ModelSpec& model, const WrittenFamily& family) {
   }
   if (type == "smollm3") write_rotating_layers(config, model);
   if (model.experts) write_experts(config, model, type);
+  if (model.latent) write_latent(config, model);
   write_window(config, model, type);
   return config;
 }

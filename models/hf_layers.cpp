@@ -21,7 +21,7 @@ struct ExpertFields {
   Experts::Format format = Experts::Format::qwen;
 };
 
-constexpr std::array<ExpertFields, 5> kExpertFields{{
+constexpr std::array<ExpertFields, 7> kExpertFields{{
     {.model_type = "mixtral",
      .count = "num_local_experts",
      .other_count = "num_experts",
@@ -62,6 +62,20 @@ constexpr std::array<ExpertFields, 5> kExpertFields{{
      .normalised = true,
      .normalised_key = "norm_topk_prob",
      .scores = Experts::Scores::sigmoid},
+    {.model_type = "deepseek_v3",
+     .count = "n_routed_experts",
+     .usual_count = 256,
+     .usual_active = 8,
+     .ffn = "moe_intermediate_size",
+     .normalised = true,
+     .normalised_key = "norm_topk_prob",
+     .scores = Experts::Scores::sigmoid},
+    {.model_type = "deepseek_v2",
+     .count = "n_routed_experts",
+     .usual_count = 64,
+     .usual_active = 6,
+     .ffn = "moe_intermediate_size",
+     .normalised_key = "norm_topk_prob"},
 }};
 
 const ExpertFields* expert_fields(const std::string& model_type) {
@@ -76,12 +90,14 @@ int64_t count_of(const Fields& config, const ExpertFields& fields) {
   const bool usual = config.is_first(fields.count, config, fields.other_count);
   return config.whole(usual ? fields.count : fields.other_count, fields.usual_count);
 }
+bool is_deepseek(const std::string& type) { return type == "deepseek_v2" || type == "deepseek_v3"; }
 
 // Layers whose MLP is dense in a model with experts.
 std::vector<bool> dense_layers(const Fields& config, const std::string& type, int64_t layers) {
   std::vector<bool> dense(static_cast<size_t>(layers), false);
-  if (type == "glm4_moe") {
-    const int64_t first = config.count("first_k_dense_replace", 1);
+  if (type == "glm4_moe" || is_deepseek(type)) {
+    const int64_t usual = type == "deepseek_v3" ? 3 : type == "deepseek_v2" ? 0 : 1;
+    const int64_t first = config.count("first_k_dense_replace", usual);
     std::fill_n(dense.begin(), std::min(first, layers), true);
   }
   if (type != "qwen3_moe") return dense;
@@ -175,6 +191,18 @@ std::vector<bool> rotating_layers(const Fields& config, const std::string& type,
   return rotates;
 }
 
+// RoPE turns a part of each head, whose width is one of its own.
+void read_latent(const Fields& config, ModelSpec& model) {
+  LatentAttention latent;
+  latent.query_rank = config.has_key("q_lora_rank") ? config.count("q_lora_rank", 0) : 1536;
+  latent.key_rank = config.whole("kv_lora_rank", 512);
+  latent.rotated_dim = config.whole("qk_rope_head_dim", 64);
+  latent.value_dim = config.whole("v_head_dim", 128);
+  model.head_dim = config.whole("qk_nope_head_dim", 128) + latent.rotated_dim;
+  model.kv_heads = model.heads;
+  model.latent = latent;
+}
+
 }  // namespace
 
 void refuse_foreign_experts(const Fields& config, const std::string& model_type) {
@@ -216,8 +244,9 @@ void read_experts(const Fields& config, const std::string& model_type, ModelSpec
       throw config.error("swiglu_limit", "expected 7, with a swiglu_alpha of 1.702");
     }
   }
-  if (model_type == "glm4_moe") {
-    e.selection_bias = true;
+  if (is_deepseek(model_type)) read_latent(config, model);
+  if (model_type == "glm4_moe" || is_deepseek(model_type)) {
+    e.selection_bias = model_type != "deepseek_v2";
     e.shared_ffn = checked_mul(config.count("n_shared_experts", 1), e.ffn, "n_shared_experts");
     e.scale = config.real("routed_scaling_factor", 1);
     e.groups = config.whole("n_group", 1);

@@ -22,6 +22,7 @@ ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run) {
   alike.attention = run.attention;
   alike.ffn = run.ffn;
   alike.window = run.window;
+  alike.next_token_layers = 0;
   if (!run.experts) alike.experts.reset();
   if (run.positions == LayerPositions::local) {
     alike.rope_theta = model.local_rope_theta;

@@ -16,7 +16,21 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   const double mlp_matrices = model.gated() ? 3 : 2;
 
   // Multiply-adds of one token: q, k, v and out, then the MLP or the router and active experts.
-  const double projections = attends * hidden * (2 * attention + 2 * kv);
+  double projections = attends * hidden * (2 * attention + 2 * kv);
+  // A pair's score has the width of queries, its part of the output that of values.
+  double of_pair = 2 * attention;
+  if (model.latent) {
+    const LatentAttention& l = *model.latent;
+    const auto rank = static_cast<double>(l.key_rank), rotated = static_cast<double>(l.rotated_dim);
+    const auto attended = static_cast<double>(model.attended_width());
+    const auto query_rank = static_cast<double>(l.query_rank);
+    const double queries =
+        l.query_rank > 0 ? query_rank * (hidden + attention) : hidden * attention;
+    const double keys = attention - static_cast<double>(model.heads) * rotated;
+    projections = attends * (queries + hidden * (rank + rotated) + rank * (keys + attended) +
+                             attended * hidden);
+    of_pair = attention + attended;
+  }
   double mlp = mlp_matrices * hidden * static_cast<double>(model.ffn);
   if (model.experts) {
     const Experts& e = *model.experts;
@@ -28,8 +42,7 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
 
   ModelFlops flops;
   flops.dense_forward = 2 * s * layers * (projections + mlp);
-  flops.attention_forward =
-      4 * pairs * attends * attention * layers;  // scores, values: A MACs each
+  flops.attention_forward = 2 * pairs * attends * of_pair * layers;  // scores, values: A MACs each
   return flops;
 }
 
@@ -54,8 +67,17 @@ ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
     flops.dense_forward += part.dense_forward;
     flops.attention_forward += part.attention_forward;
   }
-  flops.dense_forward += 2 * static_cast<double>(sequence) * static_cast<double>(model.hidden) *
-                         static_cast<double>(model.vocab);  // logits
+  const auto s = static_cast<double>(sequence), hidden = static_cast<double>(model.hidden);
+  const double logits = 2 * s * hidden * static_cast<double>(model.vocab);
+  flops.dense_forward += logits;
+  if (model.next_token_layers > 0) {
+    const auto layers = static_cast<double>(model.next_token_layers);
+    LayerRun run = layer_runs(model).back();
+    run.layers = model.next_token_layers;
+    const ModelFlops part = layer_flops(model_of_run(model, run), sequence, causal);
+    flops.dense_forward += part.dense_forward + layers * (logits + 4 * s * hidden * hidden);
+    flops.attention_forward += part.attention_forward;
+  }
   return flops;
 }
 

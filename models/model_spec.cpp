@@ -153,6 +153,29 @@ std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
   return check_positive({"local_rope_theta", model.local_rope_theta});
 }
 
+std::optional<ModelProblem> find_latent_problem(const ModelSpec& model) {
+  if (model.next_token_layers < 0 || model.next_token_layers > 16) {
+    return ModelProblem{"next_token_layers", fmt::format("expected a whole number up to 16, got {}",
+                                                         model.next_token_layers)};
+  }
+  if (!model.latent) return std::nullopt;
+  const LatentAttention& l = *model.latent;
+  for (const Count& count :
+       {Count{"latent.key_rank", l.key_rank, kMaxHidden},
+        Count{"latent.rotated_dim", l.rotated_dim, std::max<int64_t>(1, model.head_dim - 1)},
+        Count{"latent.value_dim", l.value_dim, kMaxHidden}}) {
+    if (auto problem = check_count(count)) return problem;
+  }
+  if (l.query_rank < 0 || l.query_rank > kMaxHidden) {
+    return ModelProblem{"latent.query_rank", fmt::format("expected a whole number up to {}, got {}",
+                                                         kMaxHidden, l.query_rank)};
+  }
+  if (model.kv_heads == model.heads) return std::nullopt;
+  return ModelProblem{"kv_heads", fmt::format("expected as many as heads ({}) with latent "
+                                              "attention, got {}",
+                                              model.heads, model.kv_heads)};
+}
+
 std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
   if (model.uniform()) return std::nullopt;
   if (model.runs.front().tokens < 1 || model.runs.back().tokens < 1) {
@@ -227,6 +250,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (auto problem = check_positive({"norm_eps", model.norm_eps})) return problem;
   if (auto problem = find_rope_problem(model)) return problem;
   if (auto problem = find_attention_problem(model)) return problem;
+  if (auto problem = find_latent_problem(model)) return problem;
   if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
   if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
@@ -277,6 +301,9 @@ int64_t parameter_count(const ModelSpec& model) {
     }
     ends = false;
   }
+  for (const ParameterUnit& unit : next_token_units(model)) {
+    total = checked_add(total, unit.elements, "parameters");
+  }
   return total;
 }
 
@@ -290,11 +317,18 @@ int64_t active_parameter_count(const ModelSpec& model) {
     const Experts& e = *model.experts;
     router += run.layers * (e.count - e.active) * (model.hidden + (e.router_bias ? 1 : 0));
   }
+  if (model.next_token_layers > 0 && layer_runs(model).back().experts) {
+    const Experts& e = *model.experts;
+    router +=
+        model.next_token_layers * (e.count - e.active) * (model.hidden + (e.router_bias ? 1 : 0));
+  }
   return parameter_count(active) + router;
 }
 
 void refuse_unplanned(const ModelSpec& model) {
   const std::pair<bool, const char*> features[] = {
+      {model.latent.has_value(), "multi-head latent attention"},
+      {model.next_token_layers > 0, "layers that predict further tokens"},
       {model.experts && model.experts->auxiliary_loss > 0, "the auxiliary loss of experts"},
   };
   for (const auto& [present, name] : features) {

@@ -84,6 +84,17 @@ struct Experts {
   bool operator==(const Experts&) const = default;
 };
 
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads come
+/// from one narrow vector of the token, and queries, too. RoPE rotates the last `rotated_dim`
+/// elements of a head; those of the keys are the same for all heads.
+struct LatentAttention {
+  int64_t query_rank = 0;  // width of the queries' vector; 0: they come from the hidden state
+  int64_t key_rank = 0;    // of the one of keys and values
+  int64_t rotated_dim = 0;
+  int64_t value_dim = 0;  // of a head's values and output; head_dim is that of queries and keys
+  bool operator==(const LatentAttention&) const = default;
+};
+
 /// Rotations of some layers that differ from the model's: by local_rope_theta without scaling, or
 /// none.
 enum class LayerPositions { model, local, none };
@@ -130,16 +141,21 @@ struct ModelSpec {
   bool qk_norm = false;           // RMSNorm over D on every q and k head before RoPE (Qwen3) ...
   bool qk_norm_of_token = false;  // ... or over all heads of a token at once (OLMo-2)
   NormPlacement norm_placement = NormPlacement::input;
-  bool norm_offset = false;        // norms multiply by 1 + weight (Gemma)
-  double embedding_scale = 1;      // factor of the rows of tokens, before positions are added
-  double attention_scale = 0;      // factor of scores; 0: 1/sqrt(D)
-  double rotary_share = 1;         // the share of D that RoPE rotates, the first elements of a head
-  double local_rope_theta = 0;     // for LayerPositions::local
-  int64_t window = 0;              // keys that a query sees, with its own; 0: all up to its own
-  bool attention_sinks = false;    // each head has a learned score that joins its softmax (gpt-oss)
+  bool norm_offset = false;      // norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;    // factor of the rows of tokens, before positions are added
+  double attention_scale = 0;    // factor of scores; 0: 1/sqrt(D)
+  double rotary_share = 1;       // the share of D that RoPE rotates, the first elements of a head
+  double local_rope_theta = 0;   // for LayerPositions::local
+  int64_t window = 0;            // keys that a query sees, with its own; 0: all up to its own
+  bool attention_sinks = false;  // each head has a learned score that joins its softmax (gpt-oss)
+  std::optional<LatentAttention> latent;
   std::optional<Experts> experts;  // of all layers, or of the runs with experts
   bool fused_projections = false;  // in checkpoints q, k, v are one tensor, and gate, up (Phi-3)
   bool tied_embeddings = false;
+  /// Layers after the last that predict the tokens after the next (DeepSeek-V3, arXiv 2412.19437,
+  /// section 2.2): each is a layer of the last kind with a product of twice the hidden size before
+  /// it; it shares embedding and head.
+  int64_t next_token_layers = 0;
   bool attention = true;  // false in model_of_run() for layers without it
   /// Differences of the real model that hardly change memory or time, as a sentence. Such a model
   /// is planned as described here; the engine does not run it. Empty: no differences.
@@ -152,6 +168,8 @@ struct ModelSpec {
   bool works_on_all_tokens() const;
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
+  /// The width of attention's output: A, but where values are narrower than queries.
+  int64_t attended_width() const { return latent ? heads * latent->value_dim : heads * head_dim; }
   bool gated() const { return activation != Activation::gelu; }
   bool norms_inputs() const { return norm_placement != NormPlacement::output; }
   bool norms_outputs() const { return norm_placement != NormPlacement::input; }
@@ -240,17 +258,26 @@ struct ParameterUnit {
 /// [d, A] [bias], [sinks [H]], norm2 weight [bias] (without attention, from norm2 on), then gated:
 /// gate, up [F, d] each, down [d, F]; GELU: up [F, d] [bias], down [d, F] [bias]. norm1 and norm2
 /// are those of the inputs of attention and MLP, or, with norms of the outputs alone, of these;
-/// with both, the norms of the outputs follow the matrices of attention and of the MLP. With
-/// experts the MLP's place has the router [E, d] [bias [E]] [selection bias [E]] and the shared
-/// experts' gate, up, down [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d],
-/// [biases [E, 2F]], down [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position
-/// table [max_positions, d]]. Head: norm weight [bias], then the output matrix [V, d] unless
-/// tied_embeddings. LayerNorms have a bias. Models with all features of GPT-2 (learned positions,
-/// LayerNorm, GELU, no q/k norm) have GPT-2's names, where q, k and v are one tensor c_attn; all
-/// others have Llama's, or those of Experts::format.
+/// with both, the norms of the outputs follow the matrices of attention and of the MLP. Latent
+/// attention has, in place of q, k and v: q_a [query_rank, d], its norm, q_b [A, query_rank] (or
+/// q), kv_a [key_rank + rotated_dim, d], the norm of key_rank, kv_b. With experts the MLP's place
+/// has the router [E, d] [bias [E]] [selection bias [E]] and the shared experts' gate, up, down
+/// [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d], [biases [E, 2F]], down
+/// [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position table [max_positions, d]].
+/// Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. LayerNorms have
+/// a bias. Layers that predict further tokens come last, each with norms of the embedding and of
+/// the hidden state, their product [d, 2d], a layer, and a norm; their experts, if any, follow.
+/// Models with all features of GPT-2 (learned positions, LayerNorm, GELU, no q/k norm) have GPT-2's
+/// names, where q, k and v are one tensor c_attn; all others have Llama's, or those of
+/// Experts::format.
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model);
 
-/// Throws bad_input, naming a feature of the model that no plan has yet.
+/// The units of the layers that predict further tokens, which are the last of parameter_units():
+/// layers, then experts.
+std::vector<ParameterUnit> next_token_units(const ModelSpec& model);
+
+/// Throws bad_input, naming a feature of the model that no plan of Longspan has yet. Runs of other
+/// software have all of them.
 void refuse_unplanned(const ModelSpec& model);
 
 /// The exact number of trained parameters.

@@ -91,6 +91,16 @@ Experts read_experts(const YamlMap& yaml) {
   return e;
 }
 
+LatentAttention read_latent(const YamlMap& yaml) {
+  LatentAttention latent;
+  if (yaml.has("query_rank")) latent.query_rank = yaml.whole("query_rank", 0);
+  latent.key_rank = yaml.whole("key_rank", 1);
+  latent.rotated_dim = yaml.whole("rotated_dim", 1);
+  latent.value_dim = yaml.whole("value_dim", 1);
+  yaml.finish();
+  return latent;
+}
+
 // [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: fields that
 // a run leaves out have the model's value. The model's `layers` counts layers before fusion.
 void read_runs(const YamlMap& whole, ModelSpec& model) {
@@ -172,6 +182,10 @@ ModelSpec read_model(const YamlMap& yaml) {
   real("local_rope_theta", model.local_rope_theta);
   if (yaml.has("window")) model.window = yaml.whole("window", 0);
   model.attention_sinks = flag_or_false(yaml, "attention_sinks");
+  if (yaml.has("latent")) model.latent = read_latent(yaml.map("latent"));
+  if (yaml.has("next_token_layers")) {
+    model.next_token_layers = yaml.whole("next_token_layers", 0);
+  }
   if (yaml.has("experts")) model.experts = read_experts(yaml.map("experts"));
   model.fused_projections = flag_or_false(yaml, "fused_projections");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
@@ -242,6 +256,16 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare_real("local_rope_theta", model.local_rope_theta, 0);
   rare("window", model.window, int64_t{0});
   rare("attention_sinks", model.attention_sinks, false);
+  if (model.latent) {
+    const LatentAttention& l = *model.latent;
+    out << YAML::Key << "latent" << YAML::Value << YAML::Flow << YAML::BeginMap;
+    rare("query_rank", l.query_rank, int64_t{0});
+    field("key_rank", l.key_rank);
+    field("rotated_dim", l.rotated_dim);
+    field("value_dim", l.value_dim);
+    out << YAML::EndMap;
+  }
+  rare("next_token_layers", model.next_token_layers, int64_t{0});
   if (model.experts) {
     const Experts& e = *model.experts;
     out << YAML::Key << "experts" << YAML::Value << YAML::Flow << YAML::BeginMap;

@@ -137,6 +137,23 @@ void add_qkv(UnitBuilder& unit, const ModelSpec& model, const std::string& prefi
   }
 }
 
+void add_latent_qkv(UnitBuilder& unit, const ModelSpec& model, const std::string& prefix) {
+  const LatentAttention& l = *model.latent;
+  const int64_t a = checked_mul(model.heads, model.head_dim, "heads * head_dim");
+  const int64_t plain = model.head_dim - l.rotated_dim + l.value_dim;
+  if (l.query_rank > 0) {
+    unit.matrix(prefix + "self_attn.q_a_proj", l.query_rank, model.hidden);
+    unit.vector(prefix + "self_attn.q_a_layernorm.weight", l.query_rank, Init::ones);
+    unit.matrix(prefix + "self_attn.q_b_proj", a, l.query_rank);
+  } else {
+    unit.matrix(prefix + "self_attn.q_proj", a, model.hidden);
+  }
+  unit.matrix(prefix + "self_attn.kv_a_proj_with_mqa", l.key_rank + l.rotated_dim, model.hidden);
+  unit.vector(prefix + "self_attn.kv_a_layernorm.weight", l.key_rank, Init::ones);
+  unit.matrix(prefix + "self_attn.kv_b_proj", checked_mul(model.heads, plain, "kv_b_proj"),
+              l.key_rank);
+}
+
 // A gated or plain MLP of width `ffn`, without the GPT-2 form of its files.
 void add_mlp(UnitBuilder& unit, const ModelSpec& model, const std::string& prefix, int64_t ffn) {
   const bool fused = model.fused_projections;
@@ -204,14 +221,19 @@ ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t l
   return unit.take();
 }
 
-ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t index) {
-  UnitBuilder unit(ParameterUnit::Kind::layer, index);
+// Appends a layer without its experts.
+void add_layer(UnitBuilder& unit, const ModelSpec& model, const Names& names, int64_t index) {
   const std::string prefix = names.layer(index);
   const bool gpt2 = names.gpt2;
   if (model.attention) {
     unit.norm(prefix + names.norm1(), model);
-    add_qkv(unit, model, prefix, gpt2);
-    const int64_t a = checked_mul(model.heads, model.head_dim, "heads * head_dim");
+    if (model.latent) {
+      add_latent_qkv(unit, model, prefix);
+    } else {
+      add_qkv(unit, model, prefix, gpt2);
+    }
+    const int64_t head = model.latent ? model.latent->value_dim : model.head_dim;
+    const int64_t a = checked_mul(model.heads, head, "heads * head_dim");
     unit.matrix(prefix + names.out(), model.hidden, a, Init::residual_normal, gpt2);
     if (model.attention_out_bias) unit.bias(prefix + names.out(), model.hidden);
     if (model.attention_sinks) unit.vector(prefix + "self_attn.sinks", model.heads, Init::zeros);
@@ -233,6 +255,23 @@ ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t ind
   if (model.norm_placement == NormPlacement::both) {
     unit.norm(prefix + "post_feedforward_layernorm", model);
   }
+}
+
+ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t index) {
+  UnitBuilder unit(ParameterUnit::Kind::layer, index);
+  add_layer(unit, model, names, index);
+  return unit.take();
+}
+
+// A layer that predicts the token after the next, without its experts.
+ParameterUnit next_token_unit(const ModelSpec& model, const Names& names, int64_t index) {
+  UnitBuilder unit(ParameterUnit::Kind::layer, index);
+  const std::string prefix = names.layer(index);
+  unit.norm(prefix + "enorm", model);
+  unit.norm(prefix + "hnorm", model);
+  unit.matrix(prefix + "eh_proj", model.hidden, checked_mul(2, model.hidden, "eh_proj"));
+  add_layer(unit, model, names, index);
+  unit.norm(prefix + "shared_head.norm", model);
   return unit.take();
 }
 
@@ -266,6 +305,21 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
     for (int64_t i = 0; i < run.layers; ++i, ++layer) {
       if (alike.experts) units.push_back(experts_unit(alike, names, layer));
     }
+  }
+  for (ParameterUnit& unit : next_token_units(model)) units.push_back(std::move(unit));
+  return units;
+}
+
+std::vector<ParameterUnit> next_token_units(const ModelSpec& model) {
+  std::vector<ParameterUnit> units;
+  if (model.next_token_layers == 0) return units;
+  const Names names{has_gpt2_names(model), model.norm_placement};
+  const ModelSpec alike = model_of_run(model, layer_runs(model).back());
+  for (int64_t i = 0; i < model.next_token_layers; ++i) {
+    units.push_back(next_token_unit(alike, names, model.layers + i));
+  }
+  for (int64_t i = 0; alike.experts && i < model.next_token_layers; ++i) {
+    units.push_back(experts_unit(alike, names, model.layers + i));
   }
   return units;
 }

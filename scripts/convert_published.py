@@ -19,7 +19,25 @@ import textwrap
 # 16 bits.
 A100, H100, H100_FP8 = 312, 989, 1979
 
-MOE = "mixture of experts"
+MAMBA = "layers of Mamba, which no model has"
+LORA = "LoRA fine-tuning"
+
+
+def latent(name, layers, hidden, ffn, vocab, dense, experts, **other):
+    """A model of DeepSeek's form, of which the first `dense` layers have no experts."""
+    return dict(name=name, layers=layers, hidden=hidden, heads=128, head_dim=192, ffn=ffn, vocab=vocab,
+                max_positions=163840, norm="rmsnorm", activation="swiglu", positions="rope",
+                norm_eps=1e-6, rope_theta=10000,
+                latent=dict(query_rank=1536, key_rank=512, rotated_dim=64, value_dim=128),
+                experts=experts, runs=[dict(layers=dense, experts=False), dict(layers=layers - dense)],
+                **other)
+
+
+V3_EXPERTS = dict(count=256, active=8, ffn=2048, shared_ffn=2048, scores="sigmoid",
+                  selection_bias=True, groups=8, active_groups=4)
+# Its rows count 4 % more FLOPs for a token than the one named "w/o MTP": that layer.
+DEEPSEEK_V3_MTP = latent("deepseek-v3-mtp", 61, 7168, 18432, 129280, 3, V3_EXPERTS,
+                         next_token_layers=1)
 
 
 # ---------------------------------------------------------------- YAML, as compact as it reads well
@@ -58,7 +76,7 @@ def laid_over(own, defaults):
 
 
 # The columns that identify a row; written for each row unless all rows have the same value.
-SUBJECT = ("model", "layers", "gpus", "sequence", "micro_batch", "global_batch", "note")
+SUBJECT = ("stage_layers", "expert_capacity", "model", "layers", "gpus", "sequence", "micro_batch", "global_batch", "note")
 
 
 def beyond(own, defaults):
@@ -468,6 +486,45 @@ def both(value, variant):
 
 BRIDGE_MODELS = {"LLAMA3_8B": "llama-3.1-8b", "LLAMA3_70B": "llama-3.1-70b",
                  "LLAMA3.1_405B": "llama-3.1-405b"}
+BRIDGE_MOE = {"DeepSeekV3": DEEPSEEK_V3_MTP["name"], "GPT OSS 120B": "gpt-oss-120b",
+              "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b",
+              "Kimi_K2": "kimi-k2"}
+
+
+def bridge_moe(case, name, release, precision):
+    """What the recipes of a release set besides (scripts/performance/configs there)."""
+    model, _, variant = name.partition(" (")
+    case["model"] = "deepseek-v3" if variant == "w/o MTP)" else BRIDGE_MOE[model]
+    case["expert_tensor"] = 1
+    if variant == "tokendrop)":
+        case["expert_capacity"] = 1
+    # Chunks of as many layers, the last with the layer of a second token and the loss in place of
+    # three; one of a layer and the embedding where chunks have two.
+    if model in ("DeepSeekV3", "Kimi_K2"):
+        stages, chunks = case["pipeline"], case["virtual_stages"]
+        each = -(-64 // (stages * chunks))
+        layers = [each * chunks] * stages
+        if each == 2:
+            layers[0] -= 1
+        layers[-1] -= sum(layers) - 61
+        if stages > 1:
+            case["stage_layers"] = layers
+    # From 26.06 on, recipes of MXFP8 capture whole iterations, and those of gpt-oss from 26.08.
+    year, month = (int(part) for part in release.split(".")[:2])
+    late = (26, 8) if model == "GPT OSS 120B" else (26, 6)
+    whole = precision == "mxfp8" and (year, month) >= late and not (
+        model == "DeepSeekV3" and case["hardware"] == "dgx-b300")
+    # Until 26.06 its FLOPs are a fifth fewer than its tokens and all later rows say.
+    if model == "GPT OSS 120B" and (year, month) < (26, 6):
+        del case["measured"]["model_tflops_per_gpu"]
+    # Parts of a layer are captured on racks, and of small models on servers with Blackwell.
+    racks = case["hardware"].endswith("nvl72")
+    small = case["hardware"] in {"Qwen3_30B_a3B": ("dgx-b200", "dgx-b300"),
+                                 "GPT OSS 120B": ("dgx-b300",)}.get(model, ())
+    if whole:
+        case["stack"] = "megatron-bridge-graphs"
+    elif not racks and not (small and (year, month) >= (26, 2)):
+        case["stack"] = "megatron-bridge-eager" if year >= 26 else "megatron-bridge-2025"
 
 
 def bridge_case(r, variant, two):
@@ -477,6 +534,7 @@ def bridge_case(r, variant, two):
     precision = {"FP8-CS": "fp8", "FP8-MX": "mxfp8", "": "mxfp8" if two and variant else "fp8"}.get(
         cell["precision"], cell["precision"].lower())
     dense = r["model"] in BRIDGE_MODELS
+    mamba = r["model"].startswith("Nemotron")
     system, gpus = r["system"], int(cell["gpus"])
     racks = system in ("DGX-GB200", "DGX-GB300")
     hardware = {"DGX-GB200": "gb200-nvl72", "DGX-GB300": "gb300-nvl72"}.get(system, system.lower())
@@ -494,17 +552,20 @@ def bridge_case(r, variant, two):
         flops=flops("products", "causal", "none"),
         measured=dict(tokens_per_s_per_gpu=int(cell["tokens_sec_gpu"]),
                       model_tflops_per_gpu=int(cell["model_tflop_sec_gpu"])))
-    if not dense:
-        case["left_out"] = MOE
+    if mamba:
+        case["left_out"] = MAMBA
+    elif not dense:
+        bridge_moe(case, r["model"], release, precision)
     elif kind == "LoRA":
-        case["left_out"] = "LoRA fine-tuning"
-    elif kind == "SFT":
-        case["left_out"] = "fine-tuning on packed sequences"
+        case["left_out"] = LORA
     replicas = gpus // (case["tensor"] * case["pipeline"] * case["ring"])
-    if dense and case["global_batch"] % (replicas * case["micro_batch"]) != 0:
+    if not mamba and case["global_batch"] % (replicas * case["micro_batch"]) != 0:
         case["left_out"] = "the source's batch does not divide over its own layout"
+    if not dense and gpus // case["pipeline"] % case["expert"] != 0:
+        case["left_out"] = "the printed experts are over more GPUs than a stage has"
     if "left_out" not in case:
-        case["assumed"] = "that nothing is recomputed"
+        case["assumed"] = "that nothing is recomputed" + (
+            ", and that samples fill their sequences" if kind == "SFT" else "")
     return case
 
 
@@ -514,7 +575,7 @@ def bridge(rows):
         two = any(re.fullmatch(r"\S+ \(.+\)", r[k]) for k in r
                   if k not in ("release", "kind", "model"))
         cases += [bridge_case(r, variant, two) for variant in range(2 if two else 1)]
-    return "megatron-bridge", unique(cases), ()
+    return "megatron-bridge", unique(cases), [DEEPSEEK_V3_MTP]
 
 
 def mist(rows):
@@ -582,7 +643,9 @@ QWEN3_4B = dict(name="qwen3-4b-2507", layers=36, hidden=2560, heads=32, kv_heads
 
 
 def prime_rl(rows):
-    models = {"Qwen3-0.6B": "qwen3-0.6b", "Qwen3-4B-Instruct-2507": QWEN3_4B["name"]}
+    models = {"Qwen3-0.6B": "qwen3-0.6b", "Qwen3-4B-Instruct-2507": QWEN3_4B["name"],
+              "Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+              "Qwen3-235B-A22B-Instruct-2507": "qwen3-235b-a22b", "INTELLECT-3": "glm-4.5-air"}
     hardware = {"NVIDIA H100 80GB HBM3": "dgx-h100", "NVIDIA H200": "dgx-h200",
                 "NVIDIA B200": "dgx-b200"}
     cases = []
@@ -606,21 +669,26 @@ def prime_rl(rows):
                                     peak_allocated=r["peak_gib"] + "GiB")
         else:
             case["measured"] = dict(out_of_memory=True)
-        if r["model"] not in models:
-            case["left_out"] = MOE
-        elif r["lora_rank"]:
-            case["left_out"] = "LoRA fine-tuning"
+        if r["success"] != "True" and "OutOfMemory" not in r["err"]:
+            case["left_out"] = "it ended for a reason that is not said, with a kernel the card lacks"
+        if r["lora_rank"]:
+            case["left_out"] = LORA
         elif r["device"] not in hardware:
             case["left_out"] = "a card without rates"
         cases.append(case)
     return "prime-rl", unique(cases), [QWEN3_4B]
 
 
+# Cut to four layers, one is dense: with none or three, states alone are 114 or 50 of the 104 GiB.
+V3_CUT = latent("deepseek-v3-one-dense", 59, 7168, 18432, 129280, 1, V3_EXPERTS)
+
+
 def simumax(rows):
     # Its 405B has 16 K,V heads, as in the first release (configs/models).
     largest = llama("llama-3-405b-kv16", 126, 16384, 128, 53248, 128256, 8192) | dict(kv_heads=16)
     models = {"llama3-70b": "llama-3.1-70b", "llama3-405b": largest["name"],
-              "llama3-8b": "llama-3.1-8b"}
+              "llama3-8b": "llama-3.1-8b", "deepseekv2": "deepseek-v2",
+              "deepseekv3": V3_CUT["name"]}
     cases = []
     for r in rows:
         n = {key: int(r[key]) for key in ("layers", "seq_len", "tp", "cp", "ep", "pp", "dp",
@@ -637,13 +705,11 @@ def simumax(rows):
                           peak_reserved=r["real_reserved_gib"] + "GiB"),
             peer=dict(name="SimuMax", step_time_s=round(float(r["pred_ms_per_iter"]) / 1e3, 7),
                       peak_memory=r["pred_alloc_gib"] + "GiB"))
-        if r["model"] not in models:
-            case["left_out"] = MOE
         cases.append(case)
     for case in cases:
         case["note"] = ("sequence parallelism beside tensor parallelism and a sharded optimizer "
                         "are assumed")
-    return "simumax-b200", cases, [largest]
+    return "simumax-b200", cases, [largest, V3_CUT]
 
 
 def torchtitan_flops(r):

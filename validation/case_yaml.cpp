@@ -178,6 +178,7 @@ void read_degrees(const YamlMap& yaml, PublishedCase& c) {
   d.ring = degree("ring");
   d.all_gather = degree("all_gather");
   d.expert = degree("expert");
+  d.expert_tensor = whole_or(yaml, "expert_tensor", 0, 1, kMostGpus);
   // In floating point: five typing errors together may be beyond int64.
   double others = 1;
   for (const int64_t factor : {d.tensor, d.pipeline, d.ulysses, d.ring, d.all_gather}) {
@@ -186,6 +187,14 @@ void read_degrees(const YamlMap& yaml, PublishedCase& c) {
   // The other degrees determine the number of replicas, so the file may omit it.
   const auto left = static_cast<int64_t>(static_cast<double>(c.gpus) / others);
   d.data = whole_or(yaml, "data", std::max<int64_t>(1, left), 1, kMostGpus);
+  const int64_t of_experts = d.expert * d.of_expert();
+  const double stage = others / static_cast<double>(d.pipeline) * static_cast<double>(d.data);
+  if (c.left_out.empty() && std::fmod(stage, static_cast<double>(of_experts)) != 0) {
+    throw yaml.error("expert",
+                     fmt::format("{} GPUs of a stage cannot be divided by {} (expert {} x "
+                                 "expert_tensor {})",
+                                 stage, of_experts, d.expert, d.of_expert()));
+  }
   const double taken = others * static_cast<double>(d.data);
   if (c.left_out.empty() && taken != static_cast<double>(c.gpus)) {
     throw yaml.error("gpus", fmt::format("the degrees take {} GPUs (data {} x tensor {} x pipeline "
@@ -281,6 +290,8 @@ void read_run(const YamlMap& yaml, PublishedCase& c) {
     throw yaml.error("attention", "a kernel of attention stores no scores");
   }
   c.overlap = flag_or(yaml, "overlap", true);
+  if (yaml.has("expert_capacity")) c.expert_capacity = yaml.real("expert_capacity", 0);
+  if (yaml.has("expert_imbalance")) c.expert_imbalance = yaml.real("expert_imbalance", 0);
   c.chunk_tokens = whole_or(yaml, "chunk", 0, 0, kMostTokens);
   if (yaml.has("optimizer_state_bytes")) {
     c.optimizer_state_bytes = yaml.real("optimizer_state_bytes", 0);

@@ -18,7 +18,6 @@ std::optional<std::string> no_file(const std::string&) { return std::nullopt; }
 ModelSpec model_of(ConfigReading& reading) {
   if (!reading.model_config.empty()) {
     const ModelSpec given = read_hf_config(reading.model_config, reading.model_config_name);
-    refuse_unplanned(given);
     return reconcile(reading.knobs, given, places_of(reading), reading.notes);
   }
   const std::optional<ModelSpec> model = model_of(reading.knobs, *reading.framework);

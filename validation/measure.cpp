@@ -35,7 +35,10 @@ std::vector<ImpliedStep> steps_of_tokens(const PublishedCase& c) {
 
 ModelSpec model_of(const PublishedCase& reference) {
   ModelSpec model = reference.shape ? *reference.shape : load_model(reference.model);
-  if (reference.layers > 0) model.layers = reference.layers;
+  if (reference.layers > 0 && reference.layers < model.layers) {
+    if (!model.uniform()) model.runs = runs_between(model, 0, reference.layers);
+    model.layers = reference.layers;
+  }
   return fit_positions(model, reference.sequence);
 }
 

@@ -32,7 +32,6 @@ CasePrediction not_covered(std::string reason) {
 std::string why_not_stack(const PublishedCase& c) {
   if (!c.not_configured.empty()) return c.not_configured;
   if (c.configured) return {};
-  if (c.degrees.expert > 1) return "mixture of experts";
   if (c.precision == "fp32") return "precision fp32";
   return {};
 }
@@ -111,6 +110,7 @@ CasePrediction predict_plan(const PublishedCase& c, const ModelSpec& model,
                             const HardwareProfile& hw) {
   CasePrediction prediction;
   prediction.as_plan = true;
+  refuse_unplanned(model);
   const Plan plan = plan_of(c, model, hw, c.sequence);
   const Prediction predicted = predict(plan);
   prediction.step_seconds = predicted.step_seconds;

@@ -189,6 +189,7 @@ class Checker {
                          {"issuing kernels", issuing},
                          {"exchanges of the tensor group", time.tensor},
                          {"exchanges of a sequence's GPUs", time.context},
+                         {"exchanges with experts", time.experts},
                          {"exchanges of gradients and parameters", time.data},
                          {"pipeline bubble", time.bubble},
                          {"update", time.update},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "frameworks/knobs/expert_layers.h"
 #include "models/catalog.h"
 
 namespace longspan {
@@ -14,6 +15,41 @@ namespace {
 bool says_sizes(const RunKnobs& knobs) {
   return knobs.count_or("layers", 0) > 0 && knobs.count_or("hidden", 0) > 0 &&
          knobs.count_or("heads", 0) > 0;
+}
+
+void set_latent(const RunKnobs& knobs, ModelSpec& model) {
+  if (!knobs.flag("latent")) return;
+  LatentAttention latent;
+  latent.query_rank = knobs.count_or("query-rank", 0);
+  latent.key_rank = knobs.count_or("key-rank", 512);
+  latent.rotated_dim = knobs.count_or("rotated-dim", 64);
+  latent.value_dim = knobs.count_or("value-dim", 128);
+  model.head_dim = knobs.count_or("plain-dim", 128) + latent.rotated_dim;
+  model.kv_heads = model.heads;
+  model.qk_norm = false;
+  model.latent = latent;
+}
+
+void set_experts(const RunKnobs& knobs, ModelSpec& model) {
+  if (knobs.count_or("experts", 0) <= 1) return;
+  Experts e;
+  e.count = *knobs.count("experts");
+  e.active = std::min(e.count, std::max<int64_t>(1, knobs.count_or("active-experts", 2)));
+  e.ffn = knobs.count_or("expert-ffn", model.ffn);
+  e.shared_ffn = knobs.count_or("shared-ffn", 0);
+  model.experts = e;
+  const std::vector<bool> with = expert_layers(knobs.text("expert-layers").value_or("1"),
+                                               model.layers, knobs.count_or("dense-layers", 0));
+  if (std::all_of(with.begin(), with.end(), [](bool has) { return has; })) return;
+  for (const bool experts : with) {
+    LayerRun run{1, true, model.ffn};
+    run.experts = experts;
+    if (!model.runs.empty() && model.runs.back().like(run)) {
+      ++model.runs.back().layers;
+    } else {
+      model.runs.push_back(run);
+    }
+  }
 }
 
 // The model of the knobs' sizes; `vocabulary` where they leave it out. REQUIRES: says_sizes().
@@ -39,6 +75,9 @@ ModelSpec sized(const RunKnobs& knobs, int64_t vocabulary) {
   model.max_positions = std::max<int64_t>(1, knobs.count_or("sequence", 4096));
   model.tied_embeddings = knobs.flag("tied");
   model.qk_norm = gated && knobs.flag("qk-norm");
+  set_latent(knobs, model);
+  set_experts(knobs, model);
+  model.next_token_layers = knobs.count_or("next-token-layers", 0);
   return model;
 }
 
@@ -57,6 +96,24 @@ constexpr SizeRow kSizes[] = {
     {"ffn", &ModelSpec::ffn, "columns of the MLP"},
 };
 
+// The model that is given, as a config with experts trains it.
+void reconcile_experts(const RunKnobs& knobs, const ModelSpec& given, const ModelSpec& own,
+                       ModelSpec& model, std::vector<std::string>& notes) {
+  if (knobs.has("latent")) model.latent = own.latent;
+  if (knobs.has("next-token-layers")) model.next_token_layers = own.next_token_layers;
+  if (!knobs.has("experts")) return;
+  const auto sizes = [](const std::optional<Experts>& e) {
+    return e ? fmt::format("{} experts of width {}, {} of them active", e->count, e->ffn, e->active)
+             : std::string("no experts");
+  };
+  if (sizes(own.experts) != sizes(given.experts)) {
+    notes.push_back(fmt::format("the config trains {}, while {} has {}", sizes(own.experts),
+                                given.name, sizes(given.experts)));
+  }
+  model.experts = own.experts;
+  model.runs = own.runs;
+}
+
 void refuse_contradictions(const RunKnobs& knobs, const ModelSpec& given,
                            const KnobPlaces& places) {
   if (!given.uniform()) return;
@@ -70,9 +127,7 @@ void refuse_contradictions(const RunKnobs& knobs, const ModelSpec& given,
 
 ModelSpec named(const std::string& name, const Framework& framework) {
   const auto known = framework.models.find(name);
-  const ModelSpec model = load_model(known != framework.models.end() ? known->second : name);
-  refuse_unplanned(model);
-  return model;
+  return load_model(known != framework.models.end() ? known->second : name);
 }
 
 bool names_another(const RunKnobs& knobs, const std::string& knob) {
@@ -130,6 +185,7 @@ ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPla
   model.vocab = own.vocab;
   model.tied_embeddings = own.tied_embeddings;
   if (knobs.has("qk-norm")) model.qk_norm = own.qk_norm;
+  reconcile_experts(knobs, given, own, model, notes);
   const auto differ = [&](bool is, const std::string& own, const std::string& of_given) {
     if (is) {
       notes.push_back("the config trains " + own + ", while " + given.name + " has " + of_given);
@@ -144,7 +200,7 @@ ModelSpec reconcile(const RunKnobs& knobs, const ModelSpec& given, const KnobPla
   differ(model.qk_norm != given.qk_norm,
          model.qk_norm ? "norms of queries and keys" : "no norms of queries and keys",
          given.qk_norm ? "them" : "none");
-  differ(model.ffn != given.ffn, counted(model.ffn, "columns in the MLP"),
+  differ(model.ffn != given.ffn && !model.experts, counted(model.ffn, "columns in the MLP"),
          counted(given.ffn, "columns"));
   if (own.activation != given.activation) {
     model.activation = own.activation;

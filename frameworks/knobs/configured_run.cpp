@@ -1,6 +1,7 @@
 #include "frameworks/knobs/configured_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class Configurer {
     refuse_unknown_kinds();
     choose_devices();
     degrees();
+    expert_degrees();
     batch();
     schedule();
     other_models();
@@ -59,9 +61,34 @@ class Configurer {
                       : adapter == "qlora" ? "QLoRA"
                                            : "training of a few layers");
     }
-    if (knobs_.count_or("experts", 0) > 1 || knobs_.count_or("expert", 1) > 1) {
-      throw bad_input("{}: mixtures of experts are not predicted",
-                      name(knobs_.has("expert") ? "expert" : "experts"));
+  }
+
+  // Experts are spread over the GPUs of a stage, whatever these share besides.
+  void expert_degrees() {
+    RunDegrees& d = run_.degrees;
+    const std::optional<Experts>& experts = configured_.model.experts;
+    d.expert = degree("expert");
+    d.expert_tensor = knobs_.has("expert-tensor") ? degree("expert-tensor") : 0;
+    if (!experts) {
+      if (d.expert > 1) {
+        throw bad_input("{}: {} has no experts", name("expert"), configured_.model.name);
+      }
+      return;
+    }
+    if (experts->count % d.expert != 0) {
+      throw bad_input("{}: {} experts cannot be divided by {}", name("expert"), experts->count,
+                      d.expert);
+    }
+    const int64_t stage = run_.gpus / d.pipeline;
+    if (stage % (d.expert * d.of_expert()) != 0) {
+      throw bad_input("{}: {} GPUs of a stage cannot be divided by {} x {} of an expert",
+                      name("expert"), stage, d.expert, d.of_expert());
+    }
+    const std::string capacity = knobs_.text("expert-capacity").value_or("0");
+    char* end = nullptr;
+    run_.expert_capacity = std::strtod(capacity.c_str(), &end);
+    if (*end != '\0' || !(run_.expert_capacity >= 0 && run_.expert_capacity < 1e6)) {
+      throw bad_input("{}: expected a number >= 0, got \"{}\"", name("expert-capacity"), capacity);
     }
   }
 

@@ -1,28 +1,35 @@
 #include "frameworks/model/gathered_memory.h"
 
+#include <algorithm>
+
 #include "frameworks/model/layer_work.h"
 #include "frameworks/model/number.h"
 #include "frameworks/model/partition.h"
-#include "planner/program/workspace.h"
 
 namespace longspan {
 
 ModelParts model_parts(const TrainingRun& c, const ModelSpec& model) {
-  const auto [embedding, layer, head] = unit_elements(model);
+  const LayerMix mix = layer_mix(model);
   const double tensor = number(c.degrees.tensor);
-  const LayerWidths w = layer_widths(model, layer_shape(c));
+  // The largest layer stands for all.
+  const LayerGroup& kind = *std::max_element(mix.kinds.begin(), mix.kinds.end(),
+                                             [](const LayerGroup& a, const LayerGroup& b) {
+                                               return a.shared + a.experts < b.shared + b.experts;
+                                             });
+  const LayerWidths w = layer_widths(kind.model, shape_of(layer_shape(c), kind));
   ModelParts parts;
   parts.all = rank_parameters(c, model);
-  parts.embedding = number(embedding) / tensor;
-  parts.layer = number(layer) / tensor;
+  parts.embedding = mix.embedding / tensor;
+  parts.layer = parameters_of_layer(c, kind).all();
   parts.table = number(model.vocab * model.hidden) / tensor;
   parts.tied = model.tied_embeddings && c.outputs == 0;
   parts.outputs = number(output_columns(c, model) * model.hidden) / tensor;
-  const double norm = number(head) / tensor - (model.tied_embeddings ? 0 : parts.table);
+  const double norm = mix.head / tensor - (model.tied_embeddings ? 0 : parts.table);
   parts.head = norm + parts.outputs;
   parts.ends = parts.embedding + parts.head - (parts.tied ? parts.table : 0);
-  parts.down = w.hidden * w.inner;
-  parts.after = w.hidden * (w.inner + w.gated + w.queries);
+  parts.down = w.hidden * (w.inner + w.local * w.expert_inner);
+  parts.after =
+      w.hidden * (w.inner + w.gated + w.attended + w.local * (w.expert_inner + w.expert_gated));
   return parts;
 }
 

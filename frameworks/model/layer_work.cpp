@@ -1,6 +1,7 @@
 #include "frameworks/model/layer_work.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "frameworks/model/number.h"
 
@@ -27,13 +28,24 @@ class Kernels {
     product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed);
     product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed);
   }
-  // `products` products over the pairs of these queries that a causal mask leaves, of which windows
-  // of the model leave `seen`. The slowest rank has `slowest` times an equal share of them. If
-  // attention is linear in the length, a query sees at most `window` keys.
-  void attention(Kernel kernel, double products, double queries, double keys, double dim,
-                 double batch, double slowest, double window, double seen) {
-    const double all = seen * keys * (keys + 1) / 2 * (queries / keys);
-    const double pairs = window > 0 ? std::min(all, window * queries) : all;
+  // The products of `local` experts side by side, with `rows` rows in all, in the order of
+  // linear(). Each expert's weights are read for few rows, so their bytes count besides.
+  void grouped(double rows, double out, double in, double local, double share) {
+    cast(rows * in + precision_.weight_casts * local * out * in);
+    product(Kernel::gemm_nt, rows, out, in, 1, precision_.speed * share);
+    touch(weight_bytes() * local * out * in);
+  }
+  void grouped_backward(double rows, double out, double in, double local, double share,
+                        double gradient_bytes) {
+    cast(rows * out);
+    product(Kernel::gemm_nn, rows, in, out, 1, precision_.speed * share);
+    product(Kernel::gemm_tn, out, in, rows, 1, precision_.speed * share);
+    touch((weight_bytes() + gradient_bytes) * local * out * in);
+  }
+  // `products` products over `pairs` of queries and keys. The slowest rank has `slowest` times an
+  // equal share of them.
+  void attention(Kernel kernel, double products, double queries, double keys, double pairs,
+                 double dim, double batch, double slowest) {
     out_.push_back(
         {kernel, {queries, keys, dim}, 2 * products * pairs * dim * batch, slowest, batch});
   }
@@ -45,6 +57,7 @@ class Kernels {
   }
 
  private:
+  double weight_bytes() const { return precision_.speed > 1 ? 1 : 2; }
   void cast(double elements) { touch(precision_.cast_bytes * elements); }
   std::vector<Primitive>& out_;
   ProductPrecision precision_;
@@ -71,7 +84,8 @@ class Layer {
         widths_(layer_widths(model, shape)),
         queries_(number(shape.sequence) * number(shape.ulysses) / number(shape.context)),
         keys_(number(shape.sequence)),
-        dim_(number(model.head_dim)),
+        dim_(model.latent ? (number(model.head_dim) + number(model.latent->value_dim)) / 2
+                          : number(model.head_dim)),
         batch_(number(model.heads) / (t_ * number(shape.ulysses)) * number(shape.sequences)) {}
 
   LayerWork work() {
@@ -84,21 +98,105 @@ class Layer {
  private:
   void forward() {
     Kernels k(work_.forward.kernels, shape_.precision);
-    k.touch(shape_.element_bytes * stack_.norm_passes.value * between_ * d_);
-    k.linear(rows_, a_ + 2 * g_, d_);
-    k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ *
-            (a_ + 2 * g_));  // biases, rotations, layouts
-    attention_forward(work_.forward.kernels);
-    if (shape_.stored_scores) attention_forward(work_.scores);
-    k.linear(rows_, d_, a_);
-    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
-    k.touch(shape_.element_bytes * stack_.norm_passes.value * between_ * d_);
+    if (model_.next_token_layers > 0) {
+      norm_forward(k, 2);
+      k.linear(rows_, d_ / t_, 2 * d_);
+      norm_forward(k, 1);
+    }
+    if (model_.attention) {
+      norm_forward(k, norms_);
+      projections_forward(k);
+      k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ *
+              (a_ + g_ + v_));  // biases, rotations, layouts
+      attention_forward(work_.forward.kernels);
+      if (shape_.stored_scores) attention_forward(work_.scores);
+      k.linear(rows_, d_, o_);
+      k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
+    }
+    norm_forward(k, norms_);
     mlp_forward(work_.forward.kernels);
     mlp_forward(work_.mlp);
+    if (model_.experts) experts_forward(k);
     k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
   }
 
+  void norm_forward(Kernels& k, int norms) {
+    for (int i = 0; i < norms; ++i) {
+      k.touch(shape_.element_bytes * stack_.norm_passes.value * between_ * d_);
+    }
+  }
+  void norm_backward(Kernels& k, int norms) {
+    for (int i = 0; i < norms; ++i) {
+      k.touch(shape_.element_bytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    }
+  }
+
+  // The products by which queries, keys and values come from the hidden state: one, or those of
+  // latent attention, whose first ones every rank of a tensor group has whole.
+  struct Projection {
+    double rows, out, in;
+  };
+  std::vector<Projection> projections() const {
+    if (!model_.latent) return {{rows_, a_ + g_ + v_, d_}};
+    const LatentAttention& l = *model_.latent;
+    const double heads = number(model_.heads) / t_;
+    const double rank = number(l.key_rank), rotated = number(l.rotated_dim);
+    std::vector<Projection> all;
+    if (l.query_rank > 0) {
+      all.push_back({between_, number(l.query_rank), d_});
+      all.push_back({rows_, a_, number(l.query_rank)});
+    } else {
+      all.push_back({rows_, a_, d_});
+    }
+    all.push_back({between_, rank + rotated, d_});
+    all.push_back({rows_, g_ - heads * rotated + v_, rank});
+    return all;
+  }
+  void projections_forward(Kernels& k) {
+    for (const Projection& p : projections()) k.linear(p.rows, p.out, p.in);
+    if (model_.latent) latent_norms(k, 1);
+  }
+  void latent_norms(Kernels& k, int passes) {
+    const LatentAttention& l = *model_.latent;
+    k.touch(shape_.element_bytes * passes * stack_.norm_passes.value * between_ *
+                number(l.query_rank + l.key_rank),
+            2 * passes);
+  }
+
+  // A router, the way of tokens to experts and back, and the experts.
+  void experts_forward(Kernels& k) {
+    work_.forward.experts = widths_.local;
+    const double experts = number(model_.experts->count);
+    Kernels router(work_.forward.kernels);
+    router.linear(between_, experts, d_);
+    router.touch(stack_.router_bytes.value * between_ * experts);
+    k.touch(shape_.element_bytes * stack_.expert_passes.value * widths_.chosen * d_, 2);
+    const double r = widths_.routed, f = widths_.expert_inner, w = widths_.expert_gated;
+    const double share = stack_.grouped_share.value;
+    k.grouped(r, w, d_, widths_.local, share);
+    k.touch(shape_.element_bytes * activation_passes() * r * f);
+    k.grouped(r, d_, f, widths_.local, share);
+  }
+  double activation_passes() const {
+    return model_.activation == Activation::clamped_swiglu ? stack_.clamped_passes.value
+                                                           : stack_.activation_passes.value;
+  }
+  void experts_backward(Kernels& k) {
+    work_.backward.experts = widths_.local;
+    const double experts = number(model_.experts->count);
+    const double r = widths_.routed, f = widths_.expert_inner, w = widths_.expert_gated;
+    const double share = stack_.grouped_share.value, gradient = stack_.expert_gradient_bytes.value;
+    k.touch(shape_.element_bytes * stack_.expert_passes.value * widths_.chosen * d_, 2);
+    k.grouped_backward(r, d_, f, widths_.local, share, gradient);
+    k.touch(shape_.element_bytes * 2 * activation_passes() * r * f);
+    k.grouped_backward(r, w, d_, widths_.local, share, gradient);
+    Kernels router(work_.backward.kernels);
+    router.touch(stack_.router_bytes.value * between_ * experts);
+    router.linear_backward(between_, experts, d_);
+  }
+
   void mlp_forward(std::vector<Primitive>& out) {
+    if (w_ == 0) return;  // all in experts
     Kernels k(out, shape_.precision);
     k.linear(rows_, w_, d_);
     k.touch(shape_.element_bytes * stack_.activation_passes.value * rows_ * f_);
@@ -108,19 +206,29 @@ class Layer {
   void backward() {
     Kernels k(work_.backward.kernels, shape_.precision);
     k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
-    k.linear_backward(rows_, d_, f_);
-    bias_gradient(k, model_.mlp_bias, d_ + w_);
-    k.touch(shape_.element_bytes * 2 * stack_.activation_passes.value * rows_ * f_);
-    k.linear_backward(rows_, w_, d_);
-    k.touch(shape_.element_bytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
-    k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
-    k.linear_backward(rows_, d_, a_);
-    bias_gradient(k, model_.attention_out_bias, d_);
-    attention_backward(work_.backward.kernels);
-    k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ * (a_ + 2 * g_));
-    k.linear_backward(rows_, a_ + 2 * g_, d_);
-    bias_gradient(k, model_.qkv_bias, a_ + 2 * g_);
-    k.touch(shape_.element_bytes * 2 * stack_.norm_passes.value * between_ * d_, 2);
+    if (model_.experts) experts_backward(k);
+    if (w_ > 0) {
+      k.linear_backward(rows_, d_, f_);
+      bias_gradient(k, model_.mlp_bias, d_ + w_);
+      k.touch(shape_.element_bytes * 2 * stack_.activation_passes.value * rows_ * f_);
+      k.linear_backward(rows_, w_, d_);
+    }
+    norm_backward(k, norms_);
+    if (model_.attention) {
+      k.touch(shape_.element_bytes * stack_.add_passes.value * between_ * d_);
+      k.linear_backward(rows_, d_, o_);
+      bias_gradient(k, model_.attention_out_bias, d_);
+      attention_backward(work_.backward.kernels);
+      k.touch(shape_.element_bytes * stack_.qkv_passes.value * rows_ * (a_ + g_ + v_));
+      for (const Projection& p : projections()) k.linear_backward(p.rows, p.out, p.in);
+      if (model_.latent) latent_norms(k, 2);
+      bias_gradient(k, model_.qkv_bias, a_ + g_ + v_);
+      norm_backward(k, norms_);
+    }
+    if (model_.next_token_layers > 0) {
+      norm_backward(k, 3);
+      k.linear_backward(rows_, d_ / t_, 2 * d_);
+    }
     for (const Primitive& p : work_.backward.kernels) {
       // Attention's own products have many heads at once.
       if (p.kernel == Kernel::gemm_tn && p.batch == 1) work_.weights.kernels.push_back(p);
@@ -132,23 +240,22 @@ class Layer {
     if (has_bias) k.touch(shape_.element_bytes * stack_.bias_passes.value * rows_ * out);
   }
 
-  // The part of all pairs that windows leave, in the mean of all layers.
-  double seen() const {
-    double pairs = 0;
-    for (const LayerRun& run : layer_runs(model_)) {
-      pairs += number(run.layers) * causal_pairs(shape_.sequence, run.window);
-    }
-    return pairs / (number(model_.layers) * causal_pairs(shape_.sequence));
-  }
-
   // Queries of the last of n equal parts see 2 - 1/n times as many keys as the average.
   double slowest() const { return 1 + stack_.context_imbalance.value * (1 - queries_ / keys_); }
+
+  // The pairs of queries and keys on a rank that the mask and a window leave, by an equal share of
+  // all. Where attention is linear in the length, a query sees no more than a window, too.
+  double pairs() const {
+    const double all = causal_pairs(shape_.sequence, model_.window) * (queries_ / keys_);
+    const double linear = stack_.attention_window.value;
+    return linear > 0 ? std::min(all, linear * queries_) : all;
+  }
 
   void attention_forward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, dim_, batch_, slowest(),
-                  stack_.attention_window.value, seen());
+      k.attention(Kernel::attention_forward_diagonal, 2, queries_, keys_, pairs(), dim_, batch_,
+                  slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);
@@ -159,8 +266,8 @@ class Layer {
   void attention_backward(std::vector<Primitive>& out) {
     Kernels k(out);
     if (!shape_.stored_scores) {
-      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, dim_, batch_, slowest(),
-                  stack_.attention_window.value, seen());
+      k.attention(Kernel::attention_backward_diagonal, 5, queries_, keys_, pairs(), dim_, batch_,
+                  slowest());
       return;
     }
     k.product(Kernel::gemm_nt, queries_, keys_, dim_, batch_);  // gradient of the scores
@@ -170,7 +277,33 @@ class Layer {
     k.product(Kernel::gemm_tn, keys_, dim_, queries_, batch_);  // of the keys
   }
 
+  // Tokens go to the ranks of their experts and come back, in both passes: once for each expert, or
+  // once for each rank, or node, that has any of them. Where tokens are dropped, each expert gets
+  // its room in full.
+  void dispatches() {
+    const double ranks = number(shape_.expert);
+    if (!model_.experts || ranks <= 1) return;
+    const double stride = number(shape_.expert_tensor);
+    const double nodes = std::ceil(ranks * stride / number(shape_.node));
+    const double parts = nodes > 1 ? nodes : ranks;
+    const double active = number(model_.experts->active);
+    double places = parts * (1 - std::pow(1 - 1 / parts, active));
+    if (number(model_.experts->groups) == parts) {
+      places = std::min(places, number(model_.experts->active_groups));
+    }
+    const double once = std::min(1.0, places / active);
+    const double share = shape_.drops_tokens ? 0 : stack_.dispatch_once.value;
+    const double copies = 1 + share * (once - 1);
+    const double each = shape_.element_bytes * copies * widths_.chosen * d_ / ranks;
+    for (Pass* pass : {&work_.forward, &work_.backward}) {
+      for (int way = 0; way < 2; ++way) {
+        pass->dispatch.push_back({Kernel::exchange, {each, stride, ranks}, each * (ranks - 1)});
+      }
+    }
+  }
+
   void exchanges() {
+    dispatches();
     const double bytes = shape_.element_bytes * rows_ * d_;
     const double gathered = shape_.precision.speed > 1 ? stack_.low_precision_gathers.value : 1;
     for (Pass* pass : {&work_.forward, &work_.backward}) {
@@ -189,7 +322,7 @@ class Layer {
     }
     const double others = number(shape_.context / shape_.ulysses);
     if (others > 1) {  // every rank gets the others' keys and values, and sends their gradients
-      const double own = shape_.element_bytes * 2 * rows_ * g_;
+      const double own = shape_.element_bytes * rows_ * (g_ + v_);
       const double stride = t_ * number(shape_.ulysses);
       work_.forward.context.push_back({Kernel::gather, {own, stride, others}, own * (others - 1)});
       for (int pass = 0; pass < 2; ++pass) {
@@ -198,8 +331,8 @@ class Layer {
       }
     }
     if (const double u = number(shape_.ulysses); u > 1) {
-      const double there = shape_.element_bytes * rows_ * (a_ + 2 * g_) / u,
-                   back = shape_.element_bytes * rows_ * a_ / u;
+      const double there = shape_.element_bytes * rows_ * (a_ + g_ + v_) / u,
+                   back = shape_.element_bytes * rows_ * o_ / u;
       for (Pass* pass : {&work_.forward, &work_.backward}) {
         for (const double each : {there, back}) {
           pass->context.push_back({Kernel::exchange, {each, t_, u}, each * (u - 1)});
@@ -217,6 +350,8 @@ class Layer {
   const double rows_ = widths_.rows, between_ = widths_.between;
   const double d_ = widths_.hidden, f_ = widths_.inner, w_ = widths_.gated;
   const double a_ = widths_.queries, g_ = widths_.keys;
+  const double v_ = widths_.values, o_ = widths_.attended;
+  const int norms_ = model_.norm_placement == NormPlacement::both ? 2 : 1;  // of each part
   // One rank attends over the whole sequence for its heads. A ring or a gather over the other
   // context ranks leaves it an equal part of the queries.
   const double queries_, keys_, dim_, batch_;
@@ -230,10 +365,23 @@ LayerWidths layer_widths(const ModelSpec& m, const LayerShape& shape) {
   widths.rows = shape.tokens();
   widths.between = shape.sequence_parallel ? widths.rows / tensor : widths.rows;
   widths.hidden = number(m.hidden);
-  widths.inner = number(m.ffn) / tensor;
-  widths.gated = m.activation == Activation::swiglu ? 2 * widths.inner : widths.inner;
-  widths.queries = number(m.attention_width()) / tensor;
-  widths.keys = number(m.kv_width()) / tensor;
+  const double gates = m.gated() ? 2 : 1;
+  widths.inner = number(m.experts ? m.experts->shared_ffn : m.ffn) / tensor;
+  widths.gated = gates * widths.inner;
+  if (m.attention) {
+    widths.queries = number(m.attention_width()) / tensor;
+    widths.keys = number(m.kv_width()) / tensor;
+    widths.attended = number(m.attended_width()) / tensor;
+    widths.values = m.latent ? widths.attended : widths.keys;
+  }
+  if (m.experts) {
+    const double cut = number(shape.expert_tensor);
+    widths.chosen = widths.between * number(m.experts->active);
+    widths.routed = widths.chosen * cut * shape.expert_load;
+    widths.local = number(m.experts->count) / number(shape.expert);
+    widths.expert_inner = number(m.experts->ffn) / cut;
+    widths.expert_gated = gates * widths.expert_inner;
+  }
   return widths;
 }
 

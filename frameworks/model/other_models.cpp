@@ -85,8 +85,8 @@ class Models {
 
   RunTime time(const RunPipeline* known) const {
     RunTime time = run_time(c_, model_, hw_, stack_, known);
-    for (double* part : {&time.compute, &time.tensor, &time.context, &time.data, &time.bubble,
-                         &time.update, &time.host, &time.rest}) {
+    for (double* part : {&time.compute, &time.tensor, &time.context, &time.experts, &time.data,
+                         &time.bubble, &time.update, &time.host, &time.rest}) {
       *part *= number(c_.updates);
     }
     time.passes = number(c_.passes) * pass_seconds(c_, model_);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "planner/program/workspace.h"
 #include "planner/schedule/registry.h"
 
 namespace longspan {
@@ -15,6 +14,11 @@ LayerShape layer_shape(const TrainingRun& c) {
   shape.sequence_parallel = c.sequence_parallel;
   shape.context = c.degrees.ulysses * c.degrees.ring * c.degrees.all_gather;
   shape.ulysses = c.degrees.ulysses;
+  shape.expert = c.degrees.expert;
+  shape.expert_tensor = c.degrees.of_expert();
+  shape.drops_tokens = c.expert_capacity > 0;
+  shape.expert_load = c.expert_capacity > 0 ? c.expert_capacity : c.expert_imbalance;
+  shape.node = c.gpus_per_node;
   shape.stored_scores = !c.flash_attention;
   shape.dropout = c.dropout;
   if (c.precision == "fp32") shape.element_bytes = 4;
@@ -55,25 +59,55 @@ double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t sta
 
 double rank_parameters(const TrainingRun& c, const ModelSpec& model, int64_t stage,
                        const ModelEnds& ends_here) {
-  const auto [embedding, of_layer, of_vocabulary] = unit_elements(model);
-  int64_t head = of_vocabulary;
+  return parameters_of_rank(c, model, stage, ends_here).all();
+}
+
+RankParameters parameters_of_layer(const TrainingRun& c, const LayerGroup& kind) {
+  const RunDegrees& d = c.degrees;
+  return {kind.shared / static_cast<double>(d.tensor),
+          kind.experts / static_cast<double>(d.expert * d.of_expert())};
+}
+
+RankParameters parameters_of_rank(const TrainingRun& c, const ModelSpec& model, int64_t stage,
+                                  const ModelEnds& ends_here) {
+  const LayerMix mix = layer_mix(model);
+  const auto table = static_cast<double>(model.vocab * model.hidden);
+  double head = mix.head;
   if (c.outputs > 0) {
-    if (!model.tied_embeddings) head -= model.vocab * model.hidden;
-    head += c.outputs * model.hidden;
+    if (!model.tied_embeddings) head -= table;
+    head += static_cast<double>(c.outputs * model.hidden);
   }
   const auto tensor = static_cast<double>(c.degrees.tensor);
-  const auto layer = static_cast<double>(of_layer);
-  if (cuts_vocabulary(c)) {
-    const auto ends = static_cast<double>(embedding + head);
-    const double own = layer * layers_of(c, model, stage);
-    return (own + ends / static_cast<double>(c.degrees.pipeline)) / tensor;
+  RankParameters own;
+  const std::vector<double> layers = layers_by_kind(c, model, stage);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const RankParameters layer = parameters_of_layer(c, mix.kinds[i]);
+    own.shared += layers[i] * layer.shared;
+    own.experts += layers[i] * layer.experts;
   }
   const auto [first, last] = ends_here;
-  double ends = first ? static_cast<double>(embedding) : 0;
-  if (last) ends += static_cast<double>(head);
-  if (last && !first && model.tied_embeddings && c.outputs == 0)
-    ends += static_cast<double>(model.vocab * model.hidden);
-  return (layer * layers_of(c, model, stage) + ends) / tensor;
+  double ends = first ? mix.embedding : 0;
+  if (last) ends += head;
+  if (last && !first && (model.tied_embeddings || model.next_token_layers > 0) && c.outputs == 0) {
+    ends += table;
+  }
+  if (cuts_vocabulary(c)) {
+    ends = (mix.embedding + head) / static_cast<double>(c.degrees.pipeline);
+  }
+  own.shared += ends / tensor;
+  return own;
+}
+
+double shard_of(const TrainingRun& c, const RankParameters& parameters) {
+  return parameters.shared / sharers(c) + parameters.experts / expert_sharers(c);
+}
+
+LayerShape shape_of(const LayerShape& shape, const LayerGroup& kind) {
+  LayerShape own = shape;
+  if (kind.tokens < 1) {
+    own.sequence = static_cast<int64_t>(kind.tokens * static_cast<double>(shape.sequence));
+  }
+  return own;
 }
 
 int64_t output_columns(const TrainingRun& c, const ModelSpec& model) {
@@ -104,5 +138,15 @@ bool gradients_wait_whole(const TrainingRun& c) {
 }
 
 double sharers(const TrainingRun& c) { return replicas(c) / static_cast<double>(c.state_copies); }
+
+double expert_replicas(const TrainingRun& c) {
+  const RunDegrees& d = c.degrees;
+  return replicas(c) * static_cast<double>(d.tensor) /
+         static_cast<double>(d.expert * d.of_expert());
+}
+
+double expert_sharers(const TrainingRun& c) {
+  return std::max(1.0, expert_replicas(c) / static_cast<double>(c.state_copies));
+}
 
 }  // namespace longspan

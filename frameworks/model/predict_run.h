@@ -58,7 +58,7 @@ double mfu_of(const TrainingRun& run, const ModelSpec& model, const HardwareProf
 /// Whether the model can see this many tokens: a table of learned positions ends.
 bool has_positions(const ModelSpec& model, int64_t tokens);
 
-/// Predicts a run. `hw` has the run's GPUs; `model` is dense. Throws bad_input if the run's
+/// Predicts a run. `hw` has the run's GPUs. Throws bad_input if the run's
 /// schedule does not exist with these numbers.
 RunPrediction predict_run(const TrainingRun& run, const ModelSpec& model, const HardwareProfile& hw,
                           Stack stack);

@@ -33,7 +33,7 @@ ChunkBytes chunk_bytes(const TrainingRun& c, const ModelSpec& model) {
   if (c.chunk_tokens == 0) return {};
   const LayerWidths w = layer_widths(model, layer_shape(c));
   ChunkBytes bytes;
-  bytes.forward = 2 * w.rows * (w.hidden + 2 * w.queries + 2 * w.keys);
+  bytes.forward = 2 * w.rows * (w.hidden + w.queries + w.keys + w.values + w.attended);
   bytes.backward_down = 2 * w.rows * 3 * w.queries;
   bytes.backward_up = bytes.forward + bytes.backward_down;
   return bytes;
@@ -41,7 +41,8 @@ ChunkBytes chunk_bytes(const TrainingRun& c, const ModelSpec& model) {
 
 // Parameters of one rank after ZeRO's sharding.
 double shard(const TrainingRun& c, const ModelSpec& model) {
-  return rank_parameters(c, model) / (c.zero > 0 ? sharers(c) : 1);
+  const RankParameters own = parameters_of_rank(c, model, 0, ends_of(c, 0));
+  return c.zero > 0 ? shard_of(c, own) : own.all();
 }
 
 // PyTorch allocates pinned memory in powers of two.

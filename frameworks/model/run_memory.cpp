@@ -11,7 +11,6 @@
 #include "frameworks/model/run_host.h"
 #include "frameworks/model/run_pipeline.h"
 #include "frameworks/model/run_time.h"
-#include "planner/program/workspace.h"
 
 namespace longspan {
 namespace {
@@ -39,17 +38,32 @@ class Stage {
         shape_(precise_shape(c, hw, stack)),
         widths_(layer_widths(model, shape_)),
         parts_(model_parts(c, model)),
-        parameters_(rank_parameters(c, model, index, ends)),
-        layer_(saved_bytes(model, stack, shape_)) {
+        mix_(layer_mix(model)),
+        own_(parameters_of_rank(c, model, index, ends)),
+        parameters_(own_.all()),
+        layers_(layers_by_kind(c, model, index)),
+        first_(end_kinds(c, model, index).first),
+        last_(end_kinds(c, model, index).last) {
     const double exchanged = shape_.ulysses > 1 ? stack.exchanged_output_bytes.value : 0;
-    layer_.all += exchanged * widths_.rows * widths_.queries;
+    for (const LayerGroup& kind : mix_.kinds) {
+      const LayerShape shape = shape_of(shape_, kind);
+      saved_.push_back(saved_bytes(kind.model, stack, shape));
+      const LayerWidths widths = layer_widths(kind.model, shape);
+      saved_.back().all += exchanged * widths.rows * widths.attended;
+    }
   }
 
   // Bytes of one microbatch between forward and backward.
   double kept() const {
-    const double layers = layers_of(c_, model_, index_), again = repeated();
-    const double boundary = c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * layer_.input : 0;
-    return (layers - again) * whole_layer() + again / span() * checkpoint() + boundary;
+    const double boundary =
+        c_.degrees.pipeline > 1 ? stack_.stage_tensors.value * saved_[last_].input : 0;
+    double bytes = boundary;
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      const double again = layers_[i] * repeated_share();
+      bytes +=
+          (layers_[i] - again) * whole_layer(saved_[i]) + again / span() * checkpoint(saved_[i]);
+    }
+    return bytes;
   }
 
   // The fullest moment.
@@ -119,13 +133,15 @@ class Stage {
   // States.
 
   void add_states(RunMemory& m) const {
-    const double cut = c_.zero > 0 ? parameters_ / sharers(c_) : parameters_;
+    const double cut = c_.zero > 0 ? shard_of(c_, own_) : parameters_;
     m.parameters = kept_parameters() * bytes_of_parameter() * here(c_.offload.parameters);
     m.gradients = resident_gradients() + gradients_at(m.moment);
     double of_optimizer = cut * optimizer_state_bytes(c_, stack_);
     if (c_.embedding_state_bytes > 0) {
-      const double share = parts_.embedding / parameters_;
-      of_optimizer += cut * share * (c_.embedding_state_bytes - optimizer_state_bytes(c_, stack_));
+      const double share = parts_.embedding / own_.shared;
+      const double shared = c_.zero > 0 ? own_.shared / sharers(c_) : own_.shared;
+      of_optimizer +=
+          shared * share * (c_.embedding_state_bytes - optimizer_state_bytes(c_, stack_));
     }
     m.optimizer = of_optimizer * here(c_.offload.optimizer);
   }
@@ -133,13 +149,13 @@ class Stage {
   // Gradients whose memory is there from the start to the end.
   double resident_gradients() const {
     const double resident = stack_.parameter_state_bytes.value - bytes_of_parameter();
-    const double of_rank = c_.zero == 2 ? parameters_ / sharers(c_) : kept_parameters();
+    const double of_rank = c_.zero == 2 ? shard_of(c_, own_) : kept_parameters();
     return of_rank * resident * here(c_.offload.gradients);
   }
 
   double bytes_of_parameter() const { return longspan::bytes_of_parameter(stack_); }
   // Parameters that a rank keeps between steps.
-  double kept_parameters() const { return c_.zero == 3 ? parameters_ / sharers(c_) : parameters_; }
+  double kept_parameters() const { return c_.zero == 3 ? shard_of(c_, own_) : parameters_; }
   bool is_fsdp() const {
     return stack_.fsdp_units.value > 0 && c_.zero == 3 && (sharers(c_) > 1 || c_.state_copies == 1);
   }
@@ -193,7 +209,7 @@ class Stage {
     const double live = stack_.live_parameters.value;
     if (live == 0) return 0;
     const double head = number(model_.vocab * model_.hidden);
-    return 2 * std::max(0.0, head + number(unit_elements(model_)[1]) - live);
+    return 2 * std::max(0.0, head + parts_.layer * number(c_.degrees.tensor) - live);
   }
 
   // Groups of ranks that exchange: those that share states or sum gradients, a tensor group, one
@@ -209,11 +225,19 @@ class Stage {
   bool selective() const { return c_.recompute == Recompute::selective; }
   bool chosen() const { return stack_.selective_passes.value > 0; }
   double repeated() const { return recomputed_layers(c_, model_, index_); }
-  double whole_layer() const {
-    if (!selective()) return layer_.all;
-    return chosen() ? layer_.chosen : layer_.all - layer_.scores;
+  double repeated_share() const {
+    const double layers = layers_of(c_, model_, index_);
+    return layers > 0 ? repeated() / layers : 0;
   }
-  double checkpoint() const { return layer_.kept * here(c_.offload.checkpoints); }
+  double whole_layer(const LayerBytes& layer) const {
+    if (!selective()) return layer.all;
+    return chosen() ? layer.chosen : layer.all - layer.scores;
+  }
+  double checkpoint(const LayerBytes& layer) const {
+    return layer.kept * here(c_.offload.checkpoints);
+  }
+  // The layer that runs at a moment.
+  size_t kind_at(StepMoment moment) const { return in_first_layer(moment) ? first_ : last_; }
   // Layers that run backward from one checkpoint.
   double span() const {
     return std::min(number(c_.recompute_span), std::max(1.0, layers_of(c_, model_, index_)));
@@ -223,7 +247,8 @@ class Stage {
     if (moment >= backward_end) return 0;
     if (!in_first_layer(moment)) return held() * kept() + weight_copies();
     const double copies = stack_.weight_copies.value * 2 * parts_.layer;
-    return repeated() > 0 ? checkpoint() : whole_layer() + copies;
+    const LayerBytes& layer = saved_[first_];
+    return repeated() > 0 ? checkpoint(layer) : whole_layer(layer) + copies;
   }
 
   // Casts of the weights whose products still have their backward before them; the embedding is no
@@ -249,7 +274,7 @@ class Stage {
   double work(StepMoment moment) const {
     double bytes = waiting_head(moment);
     if (in_layer(moment)) bytes += layer_work(moment);
-    if (moment == reference) bytes += forward_work_bytes(c_, model_, stack_);
+    if (moment == reference) bytes += forward_work_bytes(c_, mix_.kinds[last_].model, stack_);
     if (moment == StepMoment::update && c_.update_copies) {
       bytes += kept_parameters() * bytes_of_parameter() * here(c_.offload.optimizer);
     }
@@ -257,18 +282,19 @@ class Stage {
   }
 
   double layer_work(StepMoment moment) const {
-    const LayerWorkBytes of_layer = layer_work_bytes(c_, model_, stack_);
+    const LayerBytes& layer = saved_[kind_at(moment)];
+    const LayerWorkBytes of_layer = layer_work_bytes(c_, mix_.kinds[kind_at(moment)].model, stack_);
     double bytes = in_attention(moment) ? of_layer.attention : of_layer.mlp;
     if (selective()) {
-      if (chosen()) bytes = std::max(0.0, bytes) + layer_.all - layer_.chosen;
-      if (!chosen() && in_attention(moment)) bytes += layer_.scores;
+      if (chosen()) bytes = std::max(0.0, bytes) + layer.all - layer.chosen;
+      if (!chosen() && in_attention(moment)) bytes += layer.scores;
     }
     if (repeated() > 0) {
       const bool by_parts = stack_.checkpoint_inputs.value > 1;
-      const double part = in_attention(moment) ? layer_.of_attention : layer_.of_mlp;
-      bytes += (by_parts ? part : layer_.all - layer_.input) + (span() - 1) * layer_.all +
+      const double part = in_attention(moment) ? layer.of_attention : layer.of_mlp;
+      bytes += (by_parts ? part : layer.all - layer.input) + (span() - 1) * layer.all +
                stack_.work_tensors.value * 2 * widths_.rows * widths_.hidden +
-               offloaded(c_.offload.checkpoints, index_) * layer_.kept;  // fetched
+               offloaded(c_.offload.checkpoints, index_) * layer.kept;  // fetched
       bytes += stack_.weight_copies.value * 2 * (parts_.layer - layer_gradients(parts_, moment));
     }
     if (c_.degrees.all_gather > 1) {  // keys and values of all, for all heads, and their gradients
@@ -290,8 +316,14 @@ class Stage {
 
   // The loss and its gradient are there before, and with one stage after, any layer's backward.
   double passing() const {
-    const double layer = flow() * (widths_.rows * widths_.gated + widths_.between * widths_.hidden);
-    const double weights = number(unit_elements(model_)[1]) / number(shape_.tensor);
+    const LayerGroup& kind = mix_.kinds[last_];
+    const LayerWidths w = layer_widths(kind.model, shape_of(shape_, kind));
+    const double inner = std::max(w.rows * w.gated, w.routed * w.expert_gated);
+    const double layer = flow() * (inner + w.between * w.hidden);
+    // Experts are alike, so that one stands in for all.
+    const double weights =
+        kind.shared / number(shape_.tensor) +
+        (kind.model.experts ? kind.experts / number(kind.model.experts->count) : 0);
     return stack_.placeholder_bytes.value * weights + std::max(layer, head());
   }
 
@@ -313,8 +345,12 @@ class Stage {
   const LayerShape shape_;
   const LayerWidths widths_;
   const ModelParts parts_;
-  const double parameters_;  // of this rank
-  LayerBytes layer_;
+  const LayerMix mix_;
+  const RankParameters own_;
+  const double parameters_;           // of this rank
+  const std::vector<double> layers_;  // by kind
+  const size_t first_, last_;         // kinds of the first and the last layer
+  std::vector<LayerBytes> saved_;     // by kind
 };
 
 }  // namespace

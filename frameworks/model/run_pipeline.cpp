@@ -40,7 +40,8 @@ double share_for_weights(const TrainingRun& c, const ModelSpec& model, const Sta
   const LayerShape shape = layer_shape(c);
   const LayerWidths w = layer_widths(model, shape);
   const double bytes =
-      2 * w.rows * (3 * w.hidden + w.hidden + 2 * w.queries + 2 * w.keys + w.inner + w.gated);
+      2 * w.rows * (4 * w.hidden + w.queries + w.keys + w.values + w.attended + w.inner + w.gated) +
+      2 * w.routed * (2 * w.hidden + w.expert_inner + w.expert_gated);
   return std::min(1.0, bytes / saved_layer_bytes(model, stack, shape));
 }
 
@@ -48,7 +49,9 @@ double share_for_weights(const TrainingRun& c, const ModelSpec& model, const Sta
 std::vector<SliceShare> shares_of(const TrainingRun& c, const ModelSpec& model,
                                   const Stack& stack) {
   if (c.slices == 1 || stack.attention_window.value > 0) return {};
-  const TokenCost cost = token_cost(1, model.hidden, model.heads, model.head_dim, model.ffn);
+  int64_t ffn = model.ffn;
+  if (model.experts) ffn = model.experts->active * model.experts->ffn + model.experts->shared_ffn;
+  const TokenCost cost = token_cost(1, model.hidden, model.heads, model.head_dim, ffn);
   return slice_shares(
       equal_time_slices(c.sequence, static_cast<int32_t>(c.slices), c.degrees.tensor, cost), cost);
 }

@@ -10,24 +10,24 @@
 #include "frameworks/model/run_memory.h"
 #include "frameworks/model/slowest_rank.h"
 #include "planner/cost/cost_model.h"
-#include "planner/program/workspace.h"
 
 namespace longspan {
 namespace {
 
 // Seconds of one pass through a layer, or through an end of the model.
 struct Seconds {
-  double compute = 0, tensor = 0, context = 0;
-  double all() const { return compute + tensor + context; }
+  double compute = 0, tensor = 0, context = 0, experts = 0;
+  double all() const { return compute + tensor + context + experts; }
   Seconds& operator+=(const Seconds& other) {
     compute += other.compute;
     tensor += other.tensor;
     context += other.context;
+    experts += other.experts;
     return *this;
   }
   friend Seconds operator+(Seconds a, const Seconds& b) { return a += b; }
   Seconds operator*(double times) const {
-    return {compute * times, tensor * times, context * times};
+    return {compute * times, tensor * times, context * times, experts * times};
   }
 };
 
@@ -44,36 +44,53 @@ class Run {
         cost_(hw, DType::bfloat16),
         shape_(layer_shape(c)),
         microbatches_(microbatches(c)),
-        parameters_(rank_parameters(c, model)),
+        mix_(layer_mix(model)),
+        own_(parameters_of_rank(c, model, 0, ends_of(c, 0))),
+        parameters_(own_.all()),
         replicas_(replicas(c)),
         sharers_(sharers(c)) {
     shape_.precision = product_precision(c.precision, hw, stack);
   }
 
+  // The times of an average layer of the model.
   MicrobatchSeconds microbatch() const {
     const double slices = number(c_.slices);
     LayerShape cut = shape_;
     cut.sequence /= c_.slices;
-    const LayerWork whole = layer_work(model_, stack_, shape_);
-    const LayerWork slice = layer_work(model_, stack_, cut);
-    const double forward = seconds(sliced(slice.forward, whole.forward)).all() * slices;
-    const double backward = seconds(sliced(slice.backward, whole.backward)).all() * slices;
+    MicrobatchSeconds result;
+    result.layer.forward = result.layer.input = result.layer.weight = 0;
+    double all = 0;
+    for (size_t i = 0; i < mix_.kinds.size(); ++i) {
+      double layers = 0;
+      for (int64_t stage = 0; stage < c_.degrees.pipeline; ++stage) {
+        layers += layers_by_kind(c_, model_, stage)[i];
+      }
+      const LayerGroup& kind = mix_.kinds[i];
+      const LayerWork whole = layer_work(kind.model, stack_, shape_of(shape_, kind));
+      const LayerWork slice = layer_work(kind.model, stack_, shape_of(cut, kind));
+      const double forward = seconds(sliced(slice.forward, whole.forward)).all() * slices;
+      const double backward = seconds(sliced(slice.backward, whole.backward)).all() * slices;
+      double weight = std::min(device_seconds(slice.weights) * slices, backward);
+      double input = backward - weight;
+      weight += summing_gradients(parameters_of_layer(c_, kind).all());
+      if (c_.recompute == Recompute::selective) {
+        input += seconds(selective_pass(slice)).all() * slices;
+      }
+      result.layer.forward += layers * forward;
+      result.layer.weight += layers * weight;
+      result.layer.input += layers * input;
+      all += layers;
+    }
+    for (double* part : {&result.layer.forward, &result.layer.weight, &result.layer.input}) {
+      *part /= all;
+    }
+    result.recomputed = result.layer.forward;
     ModelSpec of_rank = with_outputs(c_, model_);
     if (cuts_vocabulary(c_))
       of_rank.vocab = (model_.vocab + c_.degrees.pipeline - 1) / c_.degrees.pipeline;
     const EndsWork ends = ends_work(of_rank, stack_, cut);
-    MicrobatchSeconds result;
-    result.layer.forward = forward;
-    result.layer.weight = std::min(device_seconds(slice.weights) * slices, backward);
-    result.layer.input = backward - result.layer.weight;
-    result.layer.weight +=
-        summing_gradients(number(unit_elements(model_)[1]) / number(shape_.tensor));
-    if (c_.recompute == Recompute::selective) {
-      result.layer.input += seconds(selective_pass(slice)).all() * slices;
-    }
-    result.recomputed = forward;
     result.embedding = seconds(ends.embedding).all() * slices;
-    result.head = seconds(ends.head).all() * slices;
+    result.head = heads() * seconds(ends.head).all() * slices;
     result.besides = stack_.microbatch_s.value;
     result.hop = hop(slices);
     result.stop = stack_.message_stop.value * result.hop;
@@ -84,22 +101,21 @@ class Run {
   }
 
   RunTime time(const RunPipeline* known) {
-    const LayerWork layer = layer_work(model_, stack_, shape_);
     const EndsWork ends = ends_work(with_outputs(c_, model_), stack_, shape_);
-    const Seconds forward = seconds(layer.forward), backward = seconds(layer.backward);
-    const Seconds selective = seconds(selective_pass(layer));
-    const Seconds tiles = seconds({layer.mlp, {}, {}}) * stack_.tiled_mlp_again.value;
-    const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head);
+    const std::vector<KindSeconds> kinds = kind_seconds();
+    const Seconds embedding = seconds(ends.embedding), head = seconds(ends.head) * heads();
 
     // Times of each stage, for one microbatch.
     const int64_t stages = c_.degrees.pipeline;
     std::vector<Seconds> stage(stages);
     for (int64_t i = 0; i < stages; ++i) {
-      const double layers = layers_of(c_, model_, i);
-      stage[i] = (forward + backward) * layers;
-      stage[i] += forward * recomputed_layers(c_, model_, i);
-      if (c_.recompute == Recompute::selective) stage[i] += selective * layers;
-      if (c_.tiled_mlp) stage[i] += tiles * layers;
+      const std::vector<double> layers = layers_by_kind(c_, model_, i);
+      for (size_t k = 0; k < kinds.size(); ++k) {
+        stage[i] += (kinds[k].forward + kinds[k].backward) * layers[k];
+        stage[i] += kinds[k].forward * (again(i) * layers[k]);
+        if (c_.recompute == Recompute::selective) stage[i] += kinds[k].selective * layers[k];
+        if (c_.tiled_mlp) stage[i] += kinds[k].tiles * layers[k];
+      }
       stage[i].compute += summing_gradients(rank_parameters(c_, model_, i));
     }
     stage.front() += embedding;
@@ -111,6 +127,7 @@ class Run {
     time.compute = slowest.compute * microbatches_;
     time.tensor = slowest.tensor * microbatches_;
     time.context = slowest.context * microbatches_;
+    time.experts = slowest.experts * microbatches_;
     if (c_.schedule.empty()) {
       time.bubble = bubble(stage, slowest);
     } else {
@@ -120,24 +137,22 @@ class Run {
       const double faster = 1 - stack_.idle_speedup.value * idle;
       time.compute = faster * pipeline.busy;
       time.bubble = faster * (pipeline.seconds - pipeline.busy);
-      time.tensor = time.context = 0;
+      time.tensor = time.context = time.experts = 0;
     }
     // A bubble passes through fast and slow stages alike.
     const double slower = waiting_for_slowest(stack_.rank_spread.value, number(c_.gpus), kKnown);
-    for (double* const part : {&time.compute, &time.tensor, &time.context}) *part *= slower;
-    const double again = recomputed_layers(c_, model_, 0) / layers_of(c_, model_, 0);
-    const double selected = c_.recompute == Recompute::selective ? selective.all() : 0;
-    time.data = c_.zero >= 2 ? data_by_layers(forward.all(),
-                                              backward.all() + again * forward.all() + selected)
-                             : data(slowest.compute);
+    for (double* const part : {&time.compute, &time.tensor, &time.context, &time.experts}) {
+      *part *= slower;
+    }
+    time.data = c_.zero >= 2 ? data_by_layers(kinds) : data(slowest.compute);
     const double here = 1 - offloaded(c_.offload.optimizer, 0);
     // States are read and written.
     const double saved =
         2 * (stack_.optimizer_state_bytes.value - optimizer_state_bytes(c_, stack_));
     const double of_optimizer = std::max(0.0, stack_.optimizer_bytes.value - saved);
-    const double moved =
-        parameters_ * (stack_.gradient_touch_bytes.value / (c_.zero > 1 ? sharers_ : 1) +
-                       here * of_optimizer / (c_.zero > 0 ? sharers_ : 1));
+    const double cut = shard_of(c_, own_);
+    const double moved = (c_.zero > 1 ? cut : parameters_) * stack_.gradient_touch_bytes.value +
+                         (c_.zero > 0 ? cut : parameters_) * here * of_optimizer;
     time.update = moved / (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     time.host = host_seconds(c_, hw_, stack_, host_traffic(c_, model_, stack_), time.compute);
     time.rest = stack_.step_s.value;
@@ -147,17 +162,19 @@ class Run {
 
   // A forward pass over the sequences of an update. Without a schedule: a pipeline is filled once.
   double forward_time() const {
-    const LayerWork layer = layer_work(model_, stack_, shape_);
     const EndsWork ends = ends_work(with_outputs(c_, model_), stack_, shape_);
-    const double forward = seconds(layer.forward).all();
-    const double of_layer = forward + (c_.zero == 3 ? gathering(forward) : 0);
+    const std::vector<KindSeconds> kinds = kind_seconds();
     // A third of what the ends take is forward.
     const double first = seconds(ends.embedding).all() / 3, last = seconds(ends.head).all() / 3;
     const int64_t stages = c_.degrees.pipeline;
     double slowest = 0, all = 0;
     for (int64_t i = 0; i < stages; ++i) {
-      const double stage =
-          of_layer * layers_of(c_, model_, i) + (i == 0 ? first : 0) + (i == stages - 1 ? last : 0);
+      double stage = (i == 0 ? first : 0) + (i == stages - 1 ? last : 0);
+      const std::vector<double> layers = layers_by_kind(c_, model_, i);
+      for (size_t k = 0; k < kinds.size(); ++k) {
+        const double forward = kinds[k].forward.all();
+        stage += layers[k] * (forward + (c_.zero == 3 ? gathering(mix_.kinds[k], forward) : 0));
+      }
       slowest = std::max(slowest, stage);
       all += stage;
     }
@@ -167,11 +184,32 @@ class Run {
   }
 
  private:
+  // Passes through a layer of one kind.
+  struct KindSeconds {
+    Seconds forward, backward, selective, tiles;
+  };
+  std::vector<KindSeconds> kind_seconds() const {
+    std::vector<KindSeconds> kinds;
+    for (const LayerGroup& kind : mix_.kinds) {
+      const LayerWork work = layer_work(kind.model, stack_, shape_of(shape_, kind));
+      const Seconds tiles = seconds({work.mlp, {}, {}, {}}) * stack_.tiled_mlp_again.value;
+      kinds.push_back(
+          {seconds(work.forward), seconds(work.backward), seconds(selective_pass(work)), tiles});
+    }
+    return kinds;
+  }
+  // The share of a stage's layers whose forward runs again.
+  double again(int64_t stage) const {
+    const double layers = layers_of(c_, model_, stage);
+    return layers > 0 ? recomputed_layers(c_, model_, stage) / layers : 0;
+  }
+  // Losses of a microbatch, each with a pass through the head.
+  double heads() const { return 1 + number(model_.next_token_layers); }
+
   // What gathering a layer's parameters adds to a pass through it.
-  double gathering(double pass) const {
+  double gathering(const LayerGroup& kind, double pass) const {
     if (replicas_ <= 1) return 0;
-    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
-    return added(replica_pass(layer * shape_.element_bytes), pass);
+    return added(pass_of(parameters_of_layer(c_, kind), shape_.element_bytes), pass);
   }
 
   // Several microbatches use both directions of the link at once; a single one uses them in turn.
@@ -204,14 +242,21 @@ class Run {
     const double device = device_seconds(pass);
     // The host issues exchanges, too; an all-reduce is one, of two parts.
     const size_t of_tensor = pass.tensor.size() / (c_.sequence_parallel ? 1 : 2);
-    const auto kernels = static_cast<double>(pass.kernels.size() + of_tensor + pass.context.size());
+    const auto kernels = static_cast<double>(pass.kernels.size() + of_tensor + pass.context.size() +
+                                             pass.dispatch.size());
     const double tensor = exchange(pass.tensor), context = exchange(pass.context);
     s.tensor = std::max(tensor - stack_.tensor_hidden.value * device, 0.0);
     s.context = std::max(context - stack_.context_hidden.value * device, 0.0);
+    const double dispatch = exchange(pass.dispatch) / stack_.dispatch_share.value;
+    s.experts = std::max(dispatch - stack_.dispatch_hidden.value * device, 0.0);
+    // Where experts have fixed room, nothing waits for counts.
+    const bool counts = pass.experts > 0 && c_.expert_capacity == 0;
+    const double wait = counts ? stack_.expert_wait_s.value : 0;
     // Parameters that are not of a layer of the model itself are not gathered module by module.
     const double hooks = c_.zero == 3 && sharers_ > 1 ? stack_.gather_host_s.value : 0;
-    const double host = kernels * stack_.host_kernel_s.value + hooks;
-    s.compute = std::max(device, host - s.tensor - s.context);
+    const double host =
+        kernels * stack_.host_kernel_s.value + hooks + pass.experts * stack_.expert_host_s.value;
+    s.compute = std::max(device, host - s.tensor - s.context - s.experts) + wait;
     return s;
   }
   double share(const Primitive& p) const {
@@ -265,7 +310,7 @@ class Run {
 
   // The work that selective recomputation repeats: scores of attention, and what the stack adds.
   Pass selective_pass(const LayerWork& layer) const {
-    Pass pass{layer.scores, {}, {}};
+    Pass pass{layer.scores, {}, {}, {}};
     const double products = shape_.precision.speed > 1 ? stack_.selective_low_precision.value
                                                        : stack_.selective_products.value;
     for (Primitive p : layer.forward.kernels) {
@@ -284,8 +329,8 @@ class Run {
   // Gradients are summed over the replicas; parameters are gathered if ZeRO shards their states.
   double data(double microbatch_compute) const {
     if (replicas_ <= 1) return 0;
-    const double gradients = sum_of(parameters_ * stack_.gradient_bytes.value);
-    const double gathered = replica_pass(parameters_ * shape_.element_bytes);
+    const double gradients = sum_of(own_, stack_.gradient_bytes.value);
+    const double gathered = pass_of(own_, shape_.element_bytes);
     const double all = c_.zero > 0 ? gradients + gathered : 2 * gradients;
     return added(all, microbatch_compute);
   }
@@ -296,22 +341,31 @@ class Run {
   // hides as much as its own computation is long enough for, and nothing hides the exchanges of the
   // ends. A pipeline would repeat the exchanges for every microbatch of every stage, so it keeps
   // its parameters.
-  double data_by_layers(double forward, double backward) const {
+  double data_by_layers(const std::vector<KindSeconds>& kinds) const {
     if (replicas_ <= 1) return 0;
     const bool kept = c_.degrees.pipeline > 1;
-    const double layers = layers_of(c_, model_, 0);
-    const double layer = number(unit_elements(model_)[1]) / number(shape_.tensor);
-    const double ends = parameters_ - layer * layers;
-    const double gather = replica_pass(layer * shape_.element_bytes);
-    const double again = c_.zero == 3 && !kept ? gather : 0;
+    const std::vector<double> layers = layers_by_kind(c_, model_, 0);
+    double in_layers = 0;
+    for (size_t k = 0; k < kinds.size(); ++k) {
+      in_layers += layers[k] * parameters_of_layer(c_, mix_.kinds[k]).all();
+    }
+    const RankParameters ends{parameters_ - in_layers, 0};
     const double copies = parameters_ * stack_.shard_copy_bytes.value /
                           (hw_.device.memory_bandwidth.value * stack_.pass_share.value);
     const auto microbatch = [&](bool sums) {
-      const double sum = sums ? sum_of(layer * stack_.gradient_bytes.value) : 0;
-      const double of_layer = added(gather, forward) + added(sum + again, backward);
-      const double of_ends = replica_pass(ends * shape_.element_bytes) +
-                             (sums ? sum_of(ends * stack_.gradient_bytes.value) : 0);
-      return layers * of_layer + of_ends + copies;
+      double all = pass_of(ends, shape_.element_bytes) +
+                   (sums ? sum_of(ends, stack_.gradient_bytes.value) : 0) + copies;
+      for (size_t k = 0; k < kinds.size(); ++k) {
+        const RankParameters layer = parameters_of_layer(c_, mix_.kinds[k]);
+        const double gather = pass_of(layer, shape_.element_bytes);
+        const double regather = c_.zero == 3 && !kept ? gather : 0;
+        const double sum = sums ? sum_of(layer, stack_.gradient_bytes.value) : 0;
+        const double forward = kinds[k].forward.all();
+        const double selected = c_.recompute == Recompute::selective ? kinds[k].selective.all() : 0;
+        const double backward = kinds[k].backward.all() + again(0) * forward + selected;
+        all += layers[k] * (added(gather, forward) + added(sum + regather, backward));
+      }
+      return all;
     };
     if (gradients_wait_whole(c_)) return (microbatches_ - 1) * microbatch(false) + microbatch(true);
     return (kept ? 1 : microbatches_) * microbatch(true);
@@ -326,18 +380,25 @@ class Run {
     const double hidden = std::min(exchange, stack_.data_hidden.value * computation);
     return exchange - hidden * (1 - stack_.exchange_toll.value);
   }
-  // All-gather or reduce-scatter of `bytes` over the ranks that share them.
-  double replica_pass(double bytes) const { return pass_over(sharers_, 1, bytes); }
-  // Reduce-scatter over these, and the sum of what each then has over the groups that copy states.
-  double sum_of(double bytes) const {
-    const double copies = number(c_.state_copies);
-    return replica_pass(bytes) + 2 * pass_over(copies, sharers_, bytes / sharers_);
+  // All-gather or reduce-scatter of parameters over the ranks that share them; experts' are others.
+  double pass_of(const RankParameters& p, double bytes) const {
+    return pass_over(sharers_, shared_stride(), p.shared * bytes) +
+           pass_over(expert_sharers(c_), expert_stride(), p.experts * bytes);
   }
+  // Reduce-scatter over these, and the sum of what each then has over the groups that copy states.
+  double sum_of(const RankParameters& p, double bytes) const {
+    const double copies = number(c_.state_copies), experts = expert_sharers(c_);
+    return pass_of(p, bytes) +
+           2 * pass_over(copies, shared_stride() * sharers_, p.shared * bytes / sharers_) +
+           2 * pass_over(std::min(copies, expert_replicas(c_)), expert_stride() * experts,
+                         p.experts * bytes / experts);
+  }
+  double shared_stride() const { return number(c_.degrees.tensor); }
+  double expert_stride() const { return number(c_.degrees.expert * c_.degrees.of_expert()); }
   double pass_over(double ranks, double stride, double bytes) const {
-    if (ranks <= 1) return 0;
+    if (ranks <= 1 || bytes <= 0) return 0;
     const double own = bytes / ranks;
-    return exchange(
-        {Kernel::gather, {own, number(c_.degrees.tensor) * stride, ranks}, own * (ranks - 1)});
+    return exchange({Kernel::gather, {own, stride, ranks}, own * (ranks - 1)});
   }
 
   const TrainingRun& c_;
@@ -346,7 +407,10 @@ class Run {
   const HardwareProfile& hw_;
   CostModel cost_;
   LayerShape shape_;
-  double microbatches_, parameters_, replicas_, sharers_;
+  double microbatches_;
+  LayerMix mix_;
+  RankParameters own_;
+  double parameters_, replicas_, sharers_;
 };
 
 }  // namespace

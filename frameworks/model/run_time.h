@@ -14,6 +14,7 @@ struct RunTime {
   double compute = 0;  // kernels, recomputation included, or the host that issues them
   double tensor = 0;   // exchanges of the tensor group that nothing hides
   double context = 0;  // exchanges of keys and values that nothing hides
+  double experts = 0;  // of tokens, to experts and back, that nothing hides
   double data = 0;     // exchanges of gradients and parameters that nothing hides
   double bubble = 0;   // stages that wait for others
   double update = 0;   // of the parameters
@@ -22,7 +23,8 @@ struct RunTime {
   double passes = 0;   // forward passes for log-probabilities, values and rewards
   double critic = 0;   // updates of a critic
   double step() const {
-    return compute + tensor + context + data + bubble + update + host + rest + passes + critic;
+    return compute + tensor + context + experts + data + bubble + update + host + rest + passes +
+           critic;
   }
 };
 

@@ -108,7 +108,23 @@ struct Stack {
                                 // barriers of a vocabulary that is cut over the stages
   StackTerm rank_spread;        // 1: standard deviation of the ranks' speeds; a step waits for the
                                 // slowest
+  // Experts: time.
+  StackTerm router_bytes;    // B moved for a token and an expert by scores, choice and loss of a
+                             // router, forward; as many backward
+  StackTerm expert_passes;   // tensors moved to order what experts get and give, of a token and an
+                             // expert that it chose
+  StackTerm clamped_passes;  // tensors of the inner width moved by biases and a clamped activation
+  StackTerm grouped_share;   // 1: share of other products' rate that experts' products reach
+  StackTerm expert_gradient_bytes;  // B moved for a weight of an expert by its gradient
+  StackTerm expert_host_s;   // s the host takes more for each expert of a rank in a layer's pass
+  StackTerm expert_wait_s;   // s a device waits in such a pass for the host, which waits for counts
+  StackTerm dispatch_once;   // 1: share of tokens that travel once to a rank or node, however many
+                             // of their experts are there
+  StackTerm dispatch_share;  // 1: share of the fabrics' bandwidth that tokens on their way reach
+  StackTerm dispatch_hidden;  // 1: share of this exchange that computation hides
   // Memory.
+  StackTerm router_saved_bytes;     // B kept for a token and an expert by a router
+  StackTerm expert_inputs;          // tensors of hidden width kept for a token and a chosen expert
   StackTerm parameter_bytes;        // of those below, of a parameter itself
   StackTerm parameter_state_bytes;  // B for a parameter on the device, not sharded by ZeRO 1
   StackTerm optimizer_state_bytes;  // B for a parameter, sharded by ZeRO 1

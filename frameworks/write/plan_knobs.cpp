@@ -18,24 +18,57 @@ std::string recompute_of(const Strategy& s) {
   return kept == std::ssize(saved) ? "none" : kept > 0 ? "selective" : "full";
 }
 
+// "([0]*3+[1]*58)"; empty where all layers have experts.
+std::string list_of_expert_layers(const ModelSpec& m) {
+  std::string list;
+  bool all = true;
+  for (const LayerRun& run : layer_runs(m)) {
+    all = all && run.experts;
+    list += fmt::format("{}[{}]*{}", list.empty() ? "" : "+", run.experts ? 1 : 0, run.layers);
+  }
+  return all ? "" : "(" + list + ")";
+}
+
 std::string tier_word(Tier tier) { return std::string(name_of(tier)); }
 
 }  // namespace
 
 KnobValues model_knobs(const ModelSpec& m) {
   const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
-  return {{"model", hub_name(m.name)},
-          {"layers", std::to_string(m.layers)},
-          {"hidden", std::to_string(m.hidden)},
-          {"heads", std::to_string(m.heads)},
-          {"kv-heads", std::to_string(m.kv_heads)},
-          {"grouped-heads", flag(m.kv_heads < m.heads)},
-          {"head-dim", std::to_string(m.head_dim)},
-          {"ffn", std::to_string(m.ffn)},
-          {"vocabulary", std::to_string(m.vocab)},
-          {"gated", flag(m.activation == Activation::swiglu)},
-          {"tied", flag(m.tied_embeddings)},
-          {"qk-norm", flag(m.qk_norm)}};
+  KnobValues values{{"model", hub_name(m.name)},
+                    {"layers", std::to_string(m.layers)},
+                    {"hidden", std::to_string(m.hidden)},
+                    {"heads", std::to_string(m.heads)},
+                    {"kv-heads", std::to_string(m.kv_heads)},
+                    {"grouped-heads", flag(m.kv_heads < m.heads)},
+                    {"head-dim", std::to_string(m.head_dim)},
+                    {"ffn", std::to_string(m.ffn)},
+                    {"vocabulary", std::to_string(m.vocab)},
+                    {"gated", flag(m.gated())},
+                    {"tied", flag(m.tied_embeddings)},
+                    {"qk-norm", flag(m.qk_norm)}};
+  const auto set = [&](const char* knob, int64_t value) {
+    values.emplace_back(knob, std::to_string(value));
+  };
+  if (m.experts) {
+    set("experts", m.experts->count);
+    set("active-experts", m.experts->active);
+    set("expert-ffn", m.experts->ffn);
+    if (m.experts->shared_ffn > 0) set("shared-ffn", m.experts->shared_ffn);
+    if (std::string list = list_of_expert_layers(m); !list.empty()) {
+      values.emplace_back("expert-layers", std::move(list));
+    }
+  }
+  if (m.latent) {
+    values.emplace_back("latent", "true");
+    if (m.latent->query_rank > 0) set("query-rank", m.latent->query_rank);
+    set("key-rank", m.latent->key_rank);
+    set("plain-dim", m.head_dim - m.latent->rotated_dim);
+    set("rotated-dim", m.latent->rotated_dim);
+    set("value-dim", m.latent->value_dim);
+  }
+  if (m.next_token_layers > 0) set("next-token-layers", m.next_token_layers);
+  return values;
 }
 
 RunKnobs knobs_of_plan(const Plan& plan) {

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "frameworks/check/check_config.h"
+#include "frameworks/knobs/configured_model.h"
+#include "frameworks/knobs/expert_layers.h"
 #include "frameworks/read/read_config.h"
 #include "frameworks/search/framework_search.h"
 #include "frameworks/write/export_plan.h"
@@ -304,8 +306,54 @@ TEST_CASE("the longest sequence does not depend on the one that is checked", "[f
   }
 }
 
-TEST_CASE("mixtures of experts are refused by their name", "[frameworks]") {
+TEST_CASE("mixtures of experts that are not known are refused by their name", "[frameworks]") {
   CHECK_THROWS_WITH(load_model("mistralai/Mixtral-8x22B-v0.1"), Contains("mixture of experts"));
+}
+
+TEST_CASE("Megatron's flags say experts and latent attention", "[frameworks]") {
+  const auto flags = [](const std::string& more) {
+    return "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 27 --hidden-size 2048 "
+           "--num-attention-heads 16 --ffn-hidden-size 10944 --swiglu --vocab-size 102400 "
+           "--untie-embeddings-and-output-weights --seq-length 4096 --micro-batch-size 1 "
+           "--global-batch-size 64 --bf16 --use-distributed-optimizer --num-experts 64 "
+           "--moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size "
+           "2816 "
+           "--moe-layer-freq '([0]*1+[1]*26)' --multi-latent-attention --kv-lora-rank 512 "
+           "--qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 "
+           "--expert-tensor-parallel-size 1 --make-vocab-size-divisible-by 1 " +
+           more;
+  };
+  const ConfigReading reading = read({{"run.sh", flags("--expert-model-parallel-size 8")}});
+  CHECK(reading.unknown.empty());
+  const std::optional<ModelSpec> model = model_of(reading.knobs, *reading.framework);
+  REQUIRE(model);
+  CHECK(parameter_count(*model) == parameter_count(load_model("deepseek-v2-lite")));
+  CHECK(active_parameter_count(*model) == active_parameter_count(load_model("deepseek-v2-lite")));
+  const ConfigCheck check = check_config(reading, *model, load_hardware("8xh100-80g"), {});
+  CHECK(check.configured.run.degrees.expert == 8);
+  CHECK(check.configured.run.degrees.of_expert() == 1);
+  CHECK(check.predicted.time.experts > 0);
+  const auto with = [&](const std::string& more) {
+    const ConfigReading other = read({{"run.sh", flags(more)}});
+    return check_config(other, *model_of(other.knobs, *other.framework),
+                        load_hardware("8xh100-80g"), {});
+  };
+  CHECK(with("--mtp-num-layers 1").configured.model.next_token_layers == 1);
+  CHECK_THROWS_WITH(with("--expert-model-parallel-size 3"), Contains("cannot be divided by 3"));
+}
+
+TEST_CASE("layers with experts are read as Megatron reads them", "[frameworks]") {
+  using List = std::vector<bool>;
+  CHECK(expert_layers("1", 3) == List{true, true, true});
+  CHECK(expert_layers("2", 4) == List{true, false, true, false});
+  CHECK(expert_layers("([0]*1+[1]*3)", 4) == List{false, true, true, true});
+  CHECK(expert_layers("[0, 1, 1]", 3) == List{false, true, true});
+  CHECK(expert_layers("([0,1])*2", 4) == List{false, true, false, true});
+  CHECK(expert_layers("1", 3, 1) == List{false, true, true});
+  for (const char* wrong : {"", "[1]", "[2]*4", "[1]*", "([1]*4", "[0]*3+[1]*58", "[1]*99999999999",
+                            "((((((((((((((((((((([1]*4"}) {
+    CHECK_THROWS_WITH(expert_layers(wrong, 4), Contains("expected a number, or a list of 4 times"));
+  }
 }
 
 TEST_CASE("verl's trainer of supervised fine-tuning is one of its own", "[frameworks]") {

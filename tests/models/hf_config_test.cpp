@@ -133,8 +133,9 @@ TEST_CASE("published configs are the catalog's models") {
 TEST_CASE("every model of the catalog survives writing and reading") {
   for (const std::string& name : model_names()) {
     INFO(name);
-    const ModelSpec model = load_model(name);
+    ModelSpec model = load_model(name);
     ModelSpec again = read_hf_config(write_hf_config(model), "config.json");
+    model.only_planned.clear();
     again.only_planned.clear();
     CHECK(again == model);
   }
@@ -548,7 +549,7 @@ TEST_CASE("a multimodal Gemma-3 is planned as its text model") {
 
 TEST_CASE("what cannot be trained is refused by name") {
   const auto [architecture, why] = GENERATE(table<const char*, const char*>({
-      {"DeepseekV3ForCausalLM", "mixture of experts"},
+      {"Qwen2MoeForCausalLM", "mixture of experts"},
       {"MambaForCausalLM", "state-space"},
       {"T5ForConditionalGeneration", "encoder-decoder"},
       {"BertForMaskedLM", "is not supported"},

@@ -140,7 +140,8 @@ TEST_CASE("parameter counts are those published") {
 // Rounded counts of technical reports, which count `matrices` of embedding and output matrix:
 // gpt-oss (model card, arXiv 2508.10925, table 1), Gemma-3 (arXiv 2503.19786, table 1; tied), Qwen3
 // (arXiv 2505.09388, where 3.35 is 3.3), Mixtral (arXiv 2401.04088), OLMoE (arXiv 2409.02060),
-// GLM-4.5 (arXiv 2508.06471).
+// GLM-4.5 (arXiv 2508.06471), DeepSeek-V2 (arXiv 2405.04434), -V3 (arXiv 2412.19437), Kimi K2
+// (arXiv 2507.20534).
 TEST_CASE("active and non-embedding parameters are those of the reports, as rounded there") {
   struct Report {
     const char* model;
@@ -156,7 +157,10 @@ TEST_CASE("active and non-embedding parameters are those of the reports, as roun
                                {"qwen3-235b-a22b", 22e9, 1e9, 2},
                                {"mixtral-8x7b", 13e9, 1e9, 2},
                                {"olmoe-1b-7b", 1.3e9, 1e8, 2},
-                               {"glm-4.5-air", 12e9, 1e9, 0}}) {
+                               {"glm-4.5-air", 12e9, 1e9, 0},
+                               {"deepseek-v2", 21e9, 1e9, 2},
+                               {"deepseek-v3", 37e9, 1e9, 1},
+                               {"kimi-k2", 32e9, 1e9, 1}}) {
     INFO(report.model);
     const ModelSpec model = load_model(report.model);
     const int left_out = (model.tied_embeddings ? 1 : 2) - report.matrices;
@@ -164,6 +168,28 @@ TEST_CASE("active and non-embedding parameters are those of the reports, as roun
         static_cast<double>(active_parameter_count(model) - left_out * model.vocab * model.hidden);
     CHECK(std::abs(count - report.parameters) <= report.unit / 2);
   }
+}
+
+// The reports' counts, rounded as there, and the 684,489,845,504 of deepseek-ai/DeepSeek-V3 on
+// Hugging Face (685B): with the layer that predicts a second token, its copies of embedding and
+// head, and a selection bias, which is not trained, in each of 59 layers.
+TEST_CASE("models with latent attention have the parameters of their reports") {
+  struct Report {
+    const char* model;
+    double parameters, unit;
+  };
+  for (const Report& report : {Report{"deepseek-v3", 671e9, 1e9},
+                               {"deepseek-v2", 236e9, 1e9},
+                               {"deepseek-v2-lite", 15.7e9, 1e8},
+                               {"kimi-k2", 1.03e12, 1e10}}) {
+    INFO(report.model);
+    const auto count = static_cast<double>(parameter_count(load_model(report.model)));
+    CHECK(std::abs(count - report.parameters) <= report.unit / 2);
+  }
+  ModelSpec model = load_model("deepseek-v3");
+  model.next_token_layers = 1;
+  CHECK(parameter_count(model) + 2 * model.vocab * model.hidden + 59 * 256 == 684489845504);
+  CHECK_THROWS_WITH(refuse_unplanned(model), Catch::Matchers::Contains("latent attention"));
 }
 
 TEST_CASE("all parameters are active without experts") {

@@ -82,9 +82,11 @@ TEST_CASE("the figures of a row agree") {
       const double apart = std::abs(steps[i].seconds / steps[0].seconds - 1);
       CAPTURE(place_of(c), c.name, steps[0].figure, steps[i].figure, rounded, apart);
       ++compared;
-      if (c.stack == "megatron-bridge") {
+      if (c.table == "megatron-bridge") {
         // Its release 26.04.01 prints tokens and FLOPs that are up to 2.3 % apart.
         CHECK(apart < rounded + 0.023);
+        // FLOPs of experts are counted without their router there.
+        if (c.degrees.expert > 1) continue;
         ++bridge;
         bridge_apart += apart > rounded + 0.001 ? 1 : 0;
       } else {
