@@ -97,14 +97,41 @@ TRAINED = {
             mlp_only_layers=[0],
         ),
     ),
+    "olmoe": ("olmoe", dict(pad_token_id=None, num_experts=6, num_experts_per_tok=2)),
+    "glm4_moe": (
+        "glm4_moe",
+        dict(
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_shared_experts=2,
+            moe_intermediate_size=24,
+            n_group=4,
+            topk_group=2,
+            head_dim=16,
+        ),
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=7),
+    ),
+    "gemma3": (
+        "gemma3_text",
+        dict(
+            pad_token_id=None,
+            num_hidden_layers=3,
+            head_dim=16,
+            query_pre_attn_scalar=20,
+            sliding_window=7,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+    ),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
 }
 
 # Types of models that it refuses.
 REFUSED = [
-    *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "olmoe", "phi", "qwen2_moe"),
+    *("cohere2", "deepseek_v3", "gemma", "gemma2", "gpt_neox", "granite", "phi", "qwen2_moe"),
     *("starcoder2",),
 ]
 
