@@ -23,7 +23,6 @@ struct CheckFlags {
   std::vector<std::string> files;
   HardwareFlags hardware;
   std::string model, sequence, framework;
-  std::string reserve;
   std::optional<std::string> lengths, measured;
 };
 
@@ -119,11 +118,11 @@ int run(const CheckFlags& flags, bool json) {
   }
   if (flags.lengths) options.lengths = given_lengths(*flags.lengths);
   if (!flags.sequence.empty()) options.sequence = parse_tokens(flags.sequence, "--seq");
-  if (!flags.reserve.empty()) options.reserve_bytes = parse_reserve(flags.reserve);
   if (!flags.framework.empty()) load_framework(flags.framework);  // the message for a wrong name
   ConfigReading reading = read(flags);
   const ModelSpec model = model_for(flags, reading);
-  const HardwareProfile hw = flags.hardware.load();
+  const HardwareProfile hw = flags.hardware.load_whole();
+  options.reserve_bytes = flags.hardware.reserve_bytes();
   const auto memory = static_cast<int64_t>(hw.device.memory_bytes.value);
   if (options.reserve_bytes >= memory) {
     throw bad_input("--reserve: {} is all of a GPU's memory, {}",
@@ -153,8 +152,6 @@ void add_check(Verb& program) {
                   "The model, if the config does not say it: a catalog name or a config.json");
   verb.add_option("--seq", flags->sequence, "Tokens of a sequence, instead of the config's");
   verb.add_option("--framework", flags->framework, "The software, if the files do not tell");
-  verb.add_option("--reserve", flags->reserve,
-                  "Memory of each GPU that others use: rollouts, other jobs");
   verb.add_option("--lengths", flags->lengths,
                   "Lengths of samples: mean=2000, 512:1000,1024:500, or a file of them");
   verb.add_option("--measured", flags->measured,

@@ -60,6 +60,9 @@ void HardwareFlags::add_to(Verb& verb) {
                   "local (see longspan profile)")
       .required();
   verb.add_option("--device-memory", device_memory, "Memory of a device, e.g. 64MiB");
+  verb.add_option(
+      "--reserve", reserve,
+      "Memory of each device that other programs hold, e.g. 20GiB for a rollout engine");
   verb.add_option("--host-memory", host_memory, "Memory of a node's host, e.g. 1GiB");
   verb.add_option("--nvme-capacity", nvme_capacity, "File storage of a node, e.g. 1TiB; 0: none");
   verb.add_flag("--no-nvme", no_nvme, "Use no file storage");
@@ -69,7 +72,7 @@ void HardwareFlags::add_to(Verb& verb) {
   verb.add_option("--gpus", gpus, "Devices to use, a rank on each; 0: all there are");
 }
 
-HardwareProfile HardwareFlags::load() const {
+HardwareProfile HardwareFlags::load_whole() const {
   if (gpus < 0) throw bad_input("--gpus: expected a number >= 0, got {}", gpus);
   HardwareProfile hw = load_hardware(reference);
   if (gpus > 0) hw = with_devices(hw, gpus);
@@ -80,6 +83,23 @@ HardwareProfile HardwareFlags::load() const {
   set_figures(hw, set);
   override_capacities(hw, device_memory, host_memory, no_nvme ? "0" : nvme_capacity);
   warn_of_disturbance(hw);
+  return hw;
+}
+
+int64_t HardwareFlags::reserve_bytes() const {
+  return reserve.empty() || reserve == "0" ? 0 : parse_bytes(reserve, "--reserve");
+}
+
+HardwareProfile HardwareFlags::load() const {
+  HardwareProfile hw = load_whole();
+  if (reserve.empty()) return hw;
+  Figure& memory = hw.device.memory_bytes;
+  const double left = memory.value - static_cast<double>(reserve_bytes());
+  if (left <= hw.device.reserved_bytes.value) {
+    throw bad_input("--reserve: {} of the {} of {} leaves nothing to train with", reserve,
+                    format_bytes(static_cast<int64_t>(memory.value)), hw.device.name);
+  }
+  memory = {left, "B", kGivenByUser, today()};
   return hw;
 }
 

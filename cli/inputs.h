@@ -15,6 +15,7 @@ namespace longspan::cli {
 struct HardwareFlags {
   std::string reference;
   std::string device_memory, host_memory, nvme_capacity;  // empty: as the profile says
+  std::string reserve;                                    // of a device; empty: nothing
   std::string set;                                        // "KEY=VALUE,...", figures by name
   bool no_nvme = false;                                   // no capacity
   int64_t gpus = 0;                                       // 0: all
@@ -23,6 +24,9 @@ struct HardwareFlags {
   /// Returns the profile with the overrides applied; their source is the command line.
   /// Warns as warn_of_disturbance(). Throws bad_input.
   HardwareProfile load() const;
+  /// The same with the memory that --reserve leaves to others, and how much that is.
+  HardwareProfile load_whole() const;
+  int64_t reserve_bytes() const;
 };
 
 /// The mesh sizes that the user fixes.

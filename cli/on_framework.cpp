@@ -133,10 +133,7 @@ std::vector<Found> search_each(const FrameworkFlags& flags, const ModelSpec& mod
     bar.show(name, static_cast<double>(all.size()) / static_cast<double>(names.size()));
     Found found{name, {}, {}};
     try {
-      FrameworkQuestion question = question_of(load_framework(name), flags.with, model, hw);
-      if (!flags.reserve.empty()) {
-        question.reserve_bytes = static_cast<double>(parse_reserve(flags.reserve));
-      }
+      const FrameworkQuestion question = question_of(load_framework(name), flags.with, model, hw);
       found.plan = search(question);
     } catch (const Error& e) {
       if (names.size() == 1) throw;
@@ -193,7 +190,6 @@ void FrameworkFlags::add_to(Verb& verb) {
                   "Software that runs the training instead of Longspan's engine, or all: " +
                       fmt::format("{}", fmt::join(written_framework_names(), ", ")));
   verb.add_option("--with", with, "With --on: settings it must have, as KEY=VALUE of its config");
-  verb.add_option("--reserve", reserve, "With --on: memory of each GPU that others use");
 }
 
 bool FrameworkFlags::given() const {
@@ -203,10 +199,6 @@ bool FrameworkFlags::given() const {
     throw bad_input("--export: needs --on; `longspan export` writes a plan of Longspan's engine");
   }
   return false;
-}
-
-int64_t parse_reserve(const std::string& text) {
-  return text == "0" ? 0 : parse_bytes(text, "--reserve");
 }
 
 std::string verdict_text(Fit fit) {

@@ -16,7 +16,6 @@ namespace longspan::cli {
 struct FrameworkFlags {
   std::string on;  // a framework, or "all"; empty: Longspan's engine
   std::vector<std::string> with;
-  std::string reserve;
   std::string folder;  // plan's --export; empty: writes nothing
 
   void add_to(Verb& verb);
@@ -46,9 +45,6 @@ void write_export(const Framework& framework, const ExportedPlan& exported,
 Json export_json(const Framework& framework, const ExportedPlan& exported,
                  const std::string& folder);
 void print_export(const Framework& framework, const ExportedPlan& exported);
-
-/// The bytes of --reserve, which may be 0.
-int64_t parse_reserve(const std::string& text);
 
 /// "out of memory", "at risk", "fits".
 std::string verdict_text(Fit fit);

@@ -8,6 +8,7 @@
 #include "models/catalog.h"
 #include "models/hf_fields.h"
 #include "models/hf_layers.h"
+#include "models/hf_multimodal.h"
 #include "models/model_kind.h"
 
 namespace longspan {
@@ -32,6 +33,7 @@ struct Family {
   double rope_theta = 10000;
   const char* activation_key = "hidden_act";
   double rotary_share = 1;
+  double norm_eps = 1e-6;
 };
 
 constexpr std::array<Family, 14> kFamilies{{
@@ -45,11 +47,12 @@ constexpr std::array<Family, 14> kFamilies{{
      .attention_bias_field = true,
      .qk_norm = true},
     {.architecture = "GPT2LMHeadModel", .model_type = "gpt2", .qkv_bias = true, .form = Form::gpt2},
-    {.architecture = "Phi3ForCausalLM", .model_type = "phi3"},
+    {.architecture = "Phi3ForCausalLM", .model_type = "phi3", .norm_eps = 1e-5},
     {.architecture = "Olmo2ForCausalLM",
      .model_type = "olmo2",
      .attention_bias_field = true,
-     .qk_norm = true},
+     .qk_norm = true,
+     .norm_eps = 1e-5},
     {.architecture = "SmolLM3ForCausalLM",
      .model_type = "smollm3",
      .kv_heads = 4,
@@ -67,7 +70,8 @@ constexpr std::array<Family, 14> kFamilies{{
     {.architecture = "MixtralForCausalLM",
      .model_type = "mixtral",
      .kv_heads = 8,
-     .rope_theta = 1e6},
+     .rope_theta = 1e6,
+     .norm_eps = 1e-5},
     {.architecture = "Qwen3MoeForCausalLM",
      .model_type = "qwen3_moe",
      .kv_heads = 4,
@@ -76,19 +80,22 @@ constexpr std::array<Family, 14> kFamilies{{
     {.architecture = "OlmoeForCausalLM",
      .model_type = "olmoe",
      .attention_bias_field = true,
-     .qk_norm = true},
+     .qk_norm = true,
+     .norm_eps = 1e-5},
     {.architecture = "GptOssForCausalLM",
      .model_type = "gpt_oss",
      .kv_heads = 8,
      .head_dim = 64,
      .attention_bias_field = true,
-     .rope_theta = 150000},
+     .rope_theta = 150000,
+     .norm_eps = 1e-5},
     {.architecture = "Glm4MoeForCausalLM",
      .model_type = "glm4_moe",
      .kv_heads = 8,
      .attention_bias_field = true,
      .out_bias = false,
-     .rotary_share = 0.5},
+     .rotary_share = 0.5,
+     .norm_eps = 1e-5},
 }};
 
 // Records a difference of the real model that a plan does not consider.
@@ -230,6 +237,18 @@ void read_rope_of_layers(const Fields& config, const Fields& rope, const Family&
                                : config.real(key);
 }
 
+// Gemma-3's spellings that Transformers reads otherwise than in other families: it ignores them.
+void refuse_ignored_rope(const Fields& config, const Fields& older, const Fields& newer) {
+  if (!newer.empty()) {
+    throw newer.error("full_attention", "missing; expected the RoPE of each kind of layers");
+  }
+  if (older.has("type") && !older.has("rope_type")) {
+    throw older.error("type", "expected rope_type, as Transformers ignores type here");
+  }
+  const char* original = "original_max_position_embeddings";
+  if (config.has(original)) throw config.error(original, "expected it in rope_scaling");
+}
+
 // rope_scaling of older files and rope_parameters of newer ones have the same fields.
 void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
   const Fields older = config.object("rope_scaling"), newer = config.object("rope_parameters");
@@ -241,6 +260,7 @@ void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
     if (newer.has(key)) throw newer.error(key, "RoPE that differs between layers is not supported");
   }
   if (family.form == Form::gemma3) {
+    refuse_ignored_rope(config, older, newer);
     model.local_rope_theta = config.real("rope_local_base_freq", 10000);
   }
   ModelSpec other = model;
@@ -294,8 +314,7 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
   model.hidden = config.whole("hidden_size");
   model.heads = config.whole("num_attention_heads");
   model.ffn = config.whole("intermediate_size");
-  const bool is_phi3 = std::string(family.model_type) == "phi3";
-  model.norm_eps = config.real("rms_norm_eps", is_phi3 ? 1e-5 : 1e-6);
+  model.norm_eps = config.real("rms_norm_eps", family.norm_eps);
   model.vocab = config.whole("vocab_size");
   model.max_positions = config.whole("max_position_embeddings");
   const bool missing = !config.has_key("num_key_value_heads") && family.kv_heads != 0;
@@ -317,12 +336,7 @@ void read_llama_like(const Fields& config, const Family& family, ModelSpec& mode
   model.qk_norm = family.qk_norm || config.flag("use_qk_norm", false);
   const std::string type = family.model_type;
   model.qk_norm_of_token = type == "olmo2" || type == "olmoe";
-  if (type == "olmo2") {
-    model.norm_placement = NormPlacement::output;
-    differs(
-        model,
-        "OLMo-2 normalises the outputs of attention and MLP, and q and k over all heads at once");
-  }
+  if (type == "olmo2") model.norm_placement = NormPlacement::output;
   model.fused_projections = type == "phi3";
   model.tied_embeddings =
       config.flag("tie_word_embeddings", type == "smollm3" || type == "gemma3_text");
@@ -387,7 +401,9 @@ ModelSpec read_hf_config(const std::string& json_text, const std::string& origin
   if (!json.is_object()) {
     throw bad_input("{}: expected a JSON object with the fields of a Hugging Face config", origin);
   }
-  const Fields config(json, origin);
+  const bool multimodal = hf::is_multimodal(json);
+  if (multimodal) json = hf::text_model_of(json, origin);
+  const Fields config(json, origin, multimodal ? "text_config." : "");
   const Family& family = family_of(config);
   refuse_foreign_features(config, family);
   ModelSpec model;
@@ -398,6 +414,7 @@ ModelSpec read_hf_config(const std::string& json_text, const std::string& origin
   } else {
     read_llama_like(config, family, model);
   }
+  if (multimodal) differs(model, "its vision tower is left out");
   validate(model, origin);
   return model;
 }

@@ -282,17 +282,8 @@ int64_t active_parameter_count(const ModelSpec& model) {
 }
 
 void refuse_unplanned(const ModelSpec& model) {
-  // A note says that a model is planned without them.
-  const bool exact = model.only_planned.empty();
   const std::pair<bool, const char*> features[] = {
-      {exact && model.qk_norm_of_token, "norms of q and k over all heads"},
-      {exact && model.norm_placement == NormPlacement::output, "norms of the outputs of layers"},
       {model.experts.has_value(), "a mixture of experts"},
-      {model.norm_placement == NormPlacement::both, "norms of the inputs and outputs of layers"},
-      {model.norm_offset, "norms that multiply by 1 + weight"},
-      {model.embedding_scale != 1, "a scaled embedding"},
-      {model.activation == Activation::geglu, "the activation geglu"},
-      {model.activation == Activation::clamped_swiglu, "the activation clamped_swiglu"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

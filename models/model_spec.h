@@ -127,7 +127,7 @@ struct ModelSpec {
   bool qk_norm_of_token = false;  // ... or over all heads of a token at once (OLMo-2)
   NormPlacement norm_placement = NormPlacement::input;
   bool norm_offset = false;        // norms multiply by 1 + weight (Gemma)
-  double embedding_scale = 1;      // factor of the embedding's output
+  double embedding_scale = 1;      // factor of the rows of tokens, before positions are added
   double attention_scale = 0;      // factor of scores; 0: 1/sqrt(D)
   double rotary_share = 1;         // the share of D that RoPE rotates, the first elements of a head
   double local_rope_theta = 0;     // for LayerPositions::local
@@ -149,6 +149,8 @@ struct ModelSpec {
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
   bool gated() const { return activation != Activation::gelu; }
+  bool norms_inputs() const { return norm_placement != NormPlacement::output; }
+  bool norms_outputs() const { return norm_placement != NormPlacement::input; }
   /// The width of what an MLP's first matrices give: F, or 2F if it is gated.
   int64_t inner_width() const { return gated() ? 2 * ffn : ffn; }
   double score_scale() const;  // factor of attention's scores

@@ -6,7 +6,7 @@
 // threads: the same inputs give the same bits for any pool size.
 //
 // Legend: n rows (tokens) of this call, d hidden, H query heads, Hkv key/value heads, D head dim,
-// A = H*D, G = Hkv*D, F ffn width, W = 2F under SwiGLU and F under GELU, V vocabulary.
+// A = H*D, G = Hkv*D, F ffn width, W = 2F if the activation is gated, else F, V vocabulary.
 // Gradients of parameters are always accumulated (+=). Activations are written unless said "+=".
 // Pointers named alike may alias only where a comment says so.
 #pragma once
@@ -49,9 +49,12 @@ int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_
 /// t*(d+F+W); with saves_inner t*(d+F); partial: without d
 int64_t mlp_forward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool saves_inner,
                               bool partial = false);
-/// t*(d+F+W); with has_inner t*(d+F); partial: without d
+/// t*(d+F+W), with norms of inputs and outputs t*(2d+F+W); with has_inner without W; partial:
+/// without d
 int64_t mlp_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, bool has_inner,
                                bool partial = false);
+/// 0; with norms of outputs t*d
+int64_t out_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*F
 int64_t mlp_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0; with qk_norm t*A
@@ -65,11 +68,12 @@ int64_t attention_forward_workspace(const ModelSpec&);
 /// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
 
-/// x[n,d] = token_table[tokens] (+ position_table[position0 + row]). Rows of tokens of other shares
-/// of the vocabulary are zero, and so are positions without a table.
+/// x[n,d] = embedding_scale * token_table[tokens] (+ position_table[position0 + row]). Rows of
+/// tokens of other shares of the vocabulary are zero, and so are positions without a table.
 void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
                    int64_t position0, float* x);
-/// unit_gradient += scatter of dx[n,d]; rows are added in token order, so the bits repeat.
+/// unit_gradient += scatter of dx[n,d], scaled likewise; rows are added in token order, so the bits
+/// repeat.
 void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx, int64_t n,
                     int64_t position0, float* unit_gradient);
 
@@ -77,6 +81,9 @@ void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx,
 void select_rows(const BlockContext&, const float* all, const RowChoice& choice, float* rows);
 /// all[choice.at(i),d] = rows[i,d].
 void restore_rows(const BlockContext&, const float* rows, const RowChoice& choice, float* all);
+
+// norm1 and norm2 are the norms of the inputs of attention and MLP, where the model has these. With
+// norms of outputs the residual is added to their norms.
 
 /// h[n,d] = norm1(x[n,d]). qkv_forward includes it unless its input is already normed.
 void norm1_forward(const BlockContext&, const float* unit, const float* x, int64_t n, float* h);
@@ -88,6 +95,13 @@ void norm1_backward(const BlockContext&, const float* unit, const float* x, cons
 void norm2_forward(const BlockContext&, const float* unit, const float* y, int64_t n, float* h);
 void norm2_backward(const BlockContext&, const float* unit, const float* y, const float* dh,
                     int64_t n, const float* more, float* dy, float* unit_gradient);
+
+/// h[n,d] = the norm of z[n,d], the output of attention or of the MLP. h may alias z.
+void out_norm_forward(const BlockContext&, const float* unit, bool of_mlp, const float* z,
+                      int64_t n, float* h);
+/// dz[n,d], which may alias z, from the gradient dy[n,d] of h; adds those of the norm's parameters.
+void out_norm_backward(const BlockContext&, const float* unit, bool of_mlp, const float* z,
+                       const float* dy, int64_t n, float* dz, float* unit_gradient);
 
 /// q[n,A], k[n,G], v[n,G] = rope(qk_norm(norm1(x[n,d]) Wqkv^T + b)). `tokens` has the global
 /// positions of the rows. With `normed`, x is already norm1's output. For a group of heads, A and G
@@ -132,33 +146,43 @@ void attention_backward(const BlockContext&, const float* q, const float* k, con
                         bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows = {},
                         const AttentionTerms<float>& terms = {});
 
-/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b). y may alias x. With x null, only the product is written:
-/// one rank's part of a tensor group's sum.
+/// y[n,d] = x[n,d] + sum[n,d]. y may alias x.
+void add_residual(const BlockContext&, const float* x, const float* sum, int64_t n, float* y);
+
+/// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b), or x + out_norm(o Wout^T (+ b)). y may alias x. With x
+/// null, only the product is written: one rank's part of a tensor group's sum.
 void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
-                 float* y);
+                 int64_t tile, float* y, float* workspace);
 /// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; adds the gradients of Wout and b. d_o
-/// may alias o. With `partial`, residual_backward computes the gradient of b instead.
+/// may alias o. A norm of the output is computed again, and dy is the gradient behind it. With
+/// `partial`, residual_backward computes the gradients of b and of the norm instead.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
-                  int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial = false);
-/// Its two parts.
+                  int64_t n, int64_t tile, float* d_o, float* delta, float* unit_gradient,
+                  float* workspace, bool partial = false);
+/// Its two parts, without a norm.
 void out_backward_input(const BlockContext&, const float* unit, const float* dy, const float* o,
                         int64_t n, float* d_o, float* delta);
 void out_backward_weight(const BlockContext&, const float* dy, const float* o, int64_t n,
                          float* unit_gradient, bool partial = false);
 
 /// y[n,d] = x[n,d] + sum[n,d] + the bias of the MLP's or attention's output, if it has one: the
-/// part that the partial forms leave out. y may alias x.
+/// part that the partial forms leave out. With norms of outputs x is added to the norm of the rest,
+/// which overwrites sum. y may alias x.
 void residual_forward(const BlockContext&, const float* unit, bool of_mlp, const float* x,
-                      const float* sum, int64_t n, float* y);
-/// Adds the gradient of that bias from dy[n,d]. REQUIRES: the bias exists.
-void residual_backward(const BlockContext&, bool of_mlp, const float* dy, int64_t n,
-                       float* unit_gradient);
+                      float* sum, int64_t n, float* y);
+/// Adds the gradient of that bias, if it exists, from dy[n,d]. With norms of outputs sum[n,d] is
+/// overwritten with its gradient, and those of the norm's parameters are added; otherwise it is
+/// null.
+void residual_backward(const BlockContext&, const float* unit, bool of_mlp, const float* dy,
+                       int64_t n, float* sum, float* unit_gradient);
 
-/// out[n,d] = y[n,d] + mlp(norm2(y)). `inner` [n,W] (pre-activation gate|up) is written unless
-/// null. out may alias y. With `partial`, y is already norm2's output, and out includes neither the
-/// residual nor the last bias: one rank's part of a tensor group's sum.
+/// out[n,d] = y[n,d] + mlp(norm2(y)), or y + out_norm(mlp(..)). `inner` [n,W] (pre-activation
+/// gate|up) is written unless null, or read if it is `given`. out may alias y. With `partial`, y is
+/// already norm2's output, and out includes neither the residual nor the last bias: one rank's part
+/// of a tensor group's sum.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
-                 float* out, float* inner, float* workspace, bool partial = false);
+                 float* out, float* inner, float* workspace, bool partial = false,
+                 bool given = false);
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
 /// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
 /// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward

@@ -25,6 +25,13 @@ void check(const BlockContext& context, const int32_t* tokens, int64_t n, int64_
   }
 }
 
+// y[i] += scale * x[i] for i in [0, n).
+void add_scaled(const float* x, float scale, int64_t n, float* y) {
+  for_lanes(n, [&](int64_t i, int64_t count) {
+    store(y + i, load(y + i, count) + scale * load(x + i, count), count);
+  });
+}
+
 // The row of the table for a token; null if another share of the vocabulary has it.
 template <class Float>
 Float* row_of(const BlockContext& context, Float* table, int32_t token) {
@@ -40,10 +47,13 @@ void embed_forward(const BlockContext& context, const float* unit, const int32_t
   const int64_t d = model.hidden;
   check(context, tokens, n, position0);
   const float* positions = unit + model.vocab * d;
+  const auto scale = static_cast<float>(model.embedding_scale);
   for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (const float* row = row_of(context, unit, tokens[i]); row != nullptr) {
-        std::copy_n(row, d, x + i * d);
+        for_lanes(d, [&](int64_t j, int64_t count) {
+          store(x + i * d + j, scale * load(row + j, count), count);
+        });
       } else {
         std::fill_n(x + i * d, d, 0.0F);
       }
@@ -58,6 +68,7 @@ void embed_backward(const BlockContext& context, const int32_t* tokens, const fl
   const int64_t d = model.hidden;
   check(context, tokens, n, position0);
   float* positions = unit_gradient + (model.vocab + position0) * d;
+  const auto scale = static_cast<float>(model.embedding_scale);
   // Each piece owns columns, so that no element is added to by two threads.
   for_pieces(*context.pool, ceil_div(d, kSumCols), [&](int64_t piece) {
     const int64_t first = piece * kSumCols;
@@ -65,7 +76,7 @@ void embed_backward(const BlockContext& context, const int32_t* tokens, const fl
     for (int64_t i = 0; i < n; ++i) {
       const float* from = dx + i * d + first;
       float* row = row_of(context, unit_gradient, tokens[i]);
-      if (row != nullptr) add_to(from, cols, row + first);
+      if (row != nullptr) add_scaled(from, scale, cols, row + first);
       if (has_positions(model)) add_to(from, cols, positions + i * d + first);
     }
   });

@@ -1,4 +1,5 @@
 // The feed-forward block: norm, up (and gate) projection, activation, down projection.
+#include "engine/cpu/activation.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/gemm.h"
 #include "engine/cpu/norm.h"
@@ -7,53 +8,7 @@
 namespace longspan::cpu {
 namespace {
 
-// gelu(x) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3): the tanh form of GPT-2, since
-// (1 + tanh(u)) / 2 = sigmoid(2u).
-constexpr float kTwoRootTwoOverPi = 1.5957691216057308F;
-constexpr float kCubic = 0.044715F;
-
 int64_t inner_width(const ModelSpec& model) { return model.inner_width(); }
-
-Vec gelu_sigmoid(Vec x) { return sigmoid(kTwoRootTwoOverPi * (x + kCubic * (x * x * x))); }
-
-// act[F] = f(inner[W]) for one row.
-void activate_row(const ModelSpec& model, const float* inner, float* act) {
-  const int64_t f = model.ffn;
-  if (model.activation == Activation::gelu) {
-    for_lanes(f, [&](int64_t j, int64_t count) {
-      const Vec x = load(inner + j, count);
-      store(act + j, x * gelu_sigmoid(x), count);
-    });
-    return;
-  }
-  for_lanes(f, [&](int64_t j, int64_t count) {
-    const Vec gate = load(inner + j, count);
-    store(act + j, gate * sigmoid(gate) * load(inner + f + j, count), count);
-  });
-}
-
-// Replaces inner[W] by its gradient, from d_act[F], for one row.
-void activate_row_backward(const ModelSpec& model, const float* d_act, float* inner) {
-  const int64_t f = model.ffn;
-  if (model.activation == Activation::gelu) {
-    for_lanes(f, [&](int64_t j, int64_t count) {
-      const Vec x = load(inner + j, count);
-      const Vec s = gelu_sigmoid(x);
-      const Vec slope = kTwoRootTwoOverPi * (1.0F + 3.0F * kCubic * (x * x));
-      const Vec derivative = s + x * s * (1.0F - s) * slope;
-      store(inner + j, load(d_act + j, count) * derivative, count);
-    });
-    return;
-  }
-  for_lanes(f, [&](int64_t j, int64_t count) {
-    const Vec gate = load(inner + j, count);
-    const Vec up = load(inner + f + j, count);
-    const Vec d = load(d_act + j, count);
-    const Vec s = sigmoid(gate);
-    store(inner + j, d * up * (s + gate * s * (1.0F - s)), count);
-    store(inner + f + j, d * gate * s, count);
-  });
-}
 
 // inner[n,W] = h[n,d] Wup^T + b
 void up_forward(const BlockContext& context, const float* unit, const float* h, int64_t n,
@@ -67,13 +22,8 @@ void up_forward(const BlockContext& context, const float* unit, const float* h, 
 }
 
 void activate(const BlockContext& context, const float* inner, int64_t n, float* act) {
-  const int64_t w = inner_width(*context.model);
-  const int64_t f = context.model->ffn;
-  for_rows(*context.pool, n, w, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      activate_row(*context.model, inner + i * w, act + i * f);
-    }
-  });
+  const ModelSpec& model = *context.model;
+  cpu::activate(*context.pool, model.activation, n, model.ffn, inner, act);
 }
 
 // Adds the gradients of the down projection from g[n,d] and its input act[n,F].
@@ -104,28 +54,35 @@ void inner_gradient(const BlockContext& context, const float* unit, const float*
   const ModelSpec& model = *context.model;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
-  const int64_t w = inner_width(model);
   gemm_nn(*context.pool, n, f, d, g, d, unit + context.layer.down_weight, f, Into::write, d_act, f);
-  for_rows(*context.pool, n, w, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      activate_row_backward(model, d_act + i * f, inner + i * w);
-    }
-  });
+  cpu::activate_backward(*context.pool, model.activation, n, f, d_act, inner);
 }
 
-// dh[n,d] from the gradient of inner[n,W].
-void up_input(const BlockContext& context, const float* unit, const float* z, int64_t n,
+// dh[n,d] = or += (see `into`) the gradient of h from that of inner[n,W].
+void up_input(const BlockContext& context, const float* unit, const float* z, int64_t n, Into into,
               float* dh) {
   const int64_t d = context.model->hidden;
   const int64_t w = inner_width(*context.model);
-  gemm_nn(*context.pool, n, d, w, z, w, unit + context.layer.up_weight, d, Into::write, dh, d);
+  gemm_nn(*context.pool, n, d, w, z, w, unit + context.layer.up_weight, d, into, dh, d);
 }
 
+// y[n,d] = or += (see `into`) act[n,F] Wdown^T (+ b).
+void down_forward(const BlockContext& context, const float* unit, const float* act, int64_t n,
+                  Into into, bool biased, float* y) {
+  const LayerOffsets& at = context.layer;
+  const int64_t d = context.model->hidden;
+  const int64_t f = context.model->ffn;
+  gemm_nt(*context.pool, n, d, f, act, f, unit + at.down_weight, f, into, y, d);
+  if (biased && at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, n, d, y);
+}
+
+// `hidden`: the number of tensors [t,d].
 int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_inner,
-                    bool partial) {
+                    int64_t hidden) {
   const char* what = "mlp workspace";
-  const int64_t row = checked_add(checked_add(partial ? 0 : model.hidden, model.ffn, what),
-                                  with_inner ? inner_width(model) : 0, what);
+  const int64_t row =
+      checked_add(checked_add(checked_mul(hidden, model.hidden, what), model.ffn, what),
+                  with_inner ? inner_width(model) : 0, what);
   return checked_mul(std::min(n, tile), row, what);
 }
 
@@ -133,12 +90,13 @@ int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_i
 
 int64_t mlp_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool saves_inner,
                               bool partial) {
-  return tile_floats(model, n, tile, !saves_inner, partial);
+  return tile_floats(model, n, tile, !saves_inner, partial ? 0 : 1);
 }
 
 int64_t mlp_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool has_inner,
                                bool partial) {
-  return tile_floats(model, n, tile, !has_inner, partial);
+  const int64_t norms = (model.norms_inputs() ? 1 : 0) + (model.norms_outputs() ? 1 : 0);
+  return tile_floats(model, n, tile, !has_inner, partial ? 0 : norms);
 }
 
 void norm2_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
@@ -156,13 +114,15 @@ void norm2_backward(const BlockContext& context, const float* unit, const float*
 }
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
-                 int64_t tile, float* out, float* inner, float* workspace, bool partial) {
+                 int64_t tile, float* out, float* inner, float* workspace, bool partial,
+                 bool given) {
   const ModelSpec& model = *context.model;
-  const LayerOffsets& at = context.layer;
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
-  float* normed = workspace;
+  const bool norms_input = model.norms_inputs() && !partial;
+  const bool norms_output = model.norms_outputs() && !partial;
+  float* normed = workspace;  // [t,d]: the input's norm, then the output and its norm
   float* act = normed + (partial ? 0 : std::min(n, tile) * d);
   float* own_inner = act + std::min(n, tile) * f;
   for (int64_t row = 0; row < n; row += tile) {
@@ -170,17 +130,21 @@ void mlp_forward(const BlockContext& context, const float* unit, const float* y,
     const float* from = y + row * d;
     float* to = out + row * d;
     float* z = inner != nullptr ? inner + row * w : own_inner;
-    if (!partial) norm2_forward(context, unit, from, rows, normed);
-    up_forward(context, unit, partial ? from : normed, rows, z);
+    if (norms_input) norm2_forward(context, unit, from, rows, normed);
+    if (!given) up_forward(context, unit, norms_input ? normed : from, rows, z);
     activate(context, z, rows, act);
+    if (norms_output) {
+      down_forward(context, unit, act, rows, Into::write, true, normed);
+      out_norm_forward(context, unit, true, normed, rows, normed);
+      add_residual(context, from, normed, rows, to);
+      continue;
+    }
     if (!partial && to != from) {
       for_rows(*context.pool, rows, d, [&](int64_t begin, int64_t end) {
         std::copy(from + begin * d, from + end * d, to + begin * d);
       });
     }
-    gemm_nt(*context.pool, rows, d, f, act, f, unit + at.down_weight, f,
-            partial ? Into::write : Into::add, to, d);
-    if (!partial && at.down_bias >= 0) add_bias(*context.pool, unit + at.down_bias, rows, d, to);
+    down_forward(context, unit, act, rows, partial ? Into::write : Into::add, !partial, to);
   }
 }
 
@@ -191,23 +155,37 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
   const int64_t w = inner_width(model);
-  float* normed = workspace;                                    // [t,d], then its gradient
-  float* act = normed + (partial ? 0 : std::min(n, tile) * d);  // [t,F], then its gradient
-  float* own_inner = act + std::min(n, tile) * f;
+  const bool norms_input = model.norms_inputs() && !partial;
+  const bool norms_output = model.norms_outputs() && !partial;
+  const int64_t t = std::min(n, tile);
+  float* normed = workspace;                           // [t,d], then its gradient
+  float* output = normed + (norms_input ? t * d : 0);  // [t,d] before its norm, then its gradient
+  float* act = output + (norms_output ? t * d : 0);    // [t,F], then its gradient
+  float* own_inner = act + t * f;
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* from = y + row * d;
     float* g = dy + row * d;
     float* z = inner != nullptr ? inner + row * w : own_inner;
-    if (!partial) norm2_forward(context, unit, from, rows, normed);
-    const float* h = partial ? from : normed;
+    if (norms_input) norm2_forward(context, unit, from, rows, normed);
+    const float* h = norms_input ? normed : from;
     if (inner == nullptr) up_forward(context, unit, h, rows, z);
     activate(context, z, rows, act);
-    down_gradients(context, g, act, rows, partial, unit_gradient);
-    inner_gradient(context, unit, g, rows, act, z);
+    const float* of_output = g;
+    if (norms_output) {
+      down_forward(context, unit, act, rows, Into::write, true, output);
+      out_norm_backward(context, unit, true, output, g, rows, output, unit_gradient);
+      of_output = output;
+    }
+    down_gradients(context, of_output, act, rows, partial, unit_gradient);
+    inner_gradient(context, unit, of_output, rows, act, z);
     up_gradients(context, z, h, rows, unit_gradient);
-    up_input(context, unit, z, rows, partial ? g : normed);
-    if (!partial) norm2_backward(context, unit, from, normed, rows, g, g, unit_gradient);
+    if (norms_input) {
+      up_input(context, unit, z, rows, Into::write, normed);
+      norm2_backward(context, unit, from, normed, rows, g, g, unit_gradient);
+    } else {
+      up_input(context, unit, z, rows, partial ? Into::write : Into::add, g);
+    }
   }
 }
 
@@ -227,7 +205,7 @@ void mlp_backward_input(const BlockContext& context, const float* unit, const fl
     if (h != nullptr) up_forward(context, unit, h + row * d, rows, z);
     activate(context, z, rows, act + row * f);
     inner_gradient(context, unit, dy + row * d, rows, workspace, z);
-    up_input(context, unit, z, rows, dh + row * d);
+    up_input(context, unit, z, rows, Into::write, dh + row * d);
   }
 }
 

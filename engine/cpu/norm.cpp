@@ -13,9 +13,12 @@ constexpr int64_t kBackwardRows = 512;
 struct RowStats {
   float mean = 0;
   float r = 0;
-  float mean_g = 0;       // mean(w * dh)
+  float mean_g = 0;       // mean(w * dh), with w as it multiplies
   float mean_g_xhat = 0;  // mean(w * dh * xhat)
 };
+
+// What a weight is added to before it multiplies.
+float offset_of(const ModelSpec& model) { return model.norm_offset ? 1 : 0; }
 
 float inverse_root(float square_sum, int64_t width, double eps) {
   return static_cast<float>(1.0 / std::sqrt(square_sum / static_cast<double>(width) + eps));
@@ -51,17 +54,19 @@ RowStats row_stats(const ModelSpec& model, const float* x) {
 RowStats backward_stats(const ModelSpec& model, const float* weight, const float* x,
                         const float* dh) {
   const int64_t d = model.hidden;
+  const float offset = offset_of(model);
   RowStats stats = row_stats(model, x);
   if (model.norm == Norm::layernorm) {
     stats.mean_g = sum_of_products(weight, dh, d) / static_cast<float>(d);
   }
   // In a tail, the loaded dh is zero beyond count, so the centred x needs no mask.
-  stats.mean_g_xhat = sum_over(d,
-                               [&](int64_t j, int64_t count) {
-                                 const Vec xhat = (load(x + j, count) - stats.mean) * stats.r;
-                                 return load(weight + j, count) * load(dh + j, count) * xhat;
-                               }) /
-                      static_cast<float>(d);
+  stats.mean_g_xhat =
+      sum_over(d,
+               [&](int64_t j, int64_t count) {
+                 const Vec xhat = (load(x + j, count) - stats.mean) * stats.r;
+                 return (offset + load(weight + j, count)) * load(dh + j, count) * xhat;
+               }) /
+      static_cast<float>(d);
   return stats;
 }
 
@@ -95,12 +100,14 @@ void add_parameter_gradients(ThreadPool& pool, int64_t d, const float* x, const 
 void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
                   const float* x, int64_t n, float* h) {
   const int64_t d = model.hidden;
+  const float offset = offset_of(model);
   for_rows(pool, n, d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* from = x + i * d;
       const RowStats stats = row_stats(model, from);
       for_lanes(d, [&](int64_t j, int64_t count) {
-        Vec v = (load(from + j, count) - stats.mean) * stats.r * load(parameters.weight + j, count);
+        const Vec weight = offset + load(parameters.weight + j, count);
+        Vec v = (load(from + j, count) - stats.mean) * stats.r * weight;
         if (parameters.bias != nullptr) v += load(parameters.bias + j, count);
         store(h + i * d + j, v, count);
       });
@@ -112,6 +119,7 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
                    const float* x, const float* dh, int64_t n, const float* more, float* dx,
                    NormTensors<float> gradients) {
   const int64_t d = model.hidden;
+  const float offset = offset_of(model);
   RowStats stats[kBackwardRows];
   for (int64_t first = 0; first < n; first += kBackwardRows) {
     const int64_t rows = std::min(kBackwardRows, n - first);
@@ -130,7 +138,8 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
         const int64_t row = (first + i) * d;
         for_lanes(d, [&](int64_t j, int64_t count) {
           const Vec xhat = (load(x_part + i * d + j, count) - s.mean) * s.r;
-          const Vec g = load(parameters.weight + j, count) * load(dh_part + i * d + j, count);
+          const Vec weight = offset + load(parameters.weight + j, count);
+          const Vec g = weight * load(dh_part + i * d + j, count);
           Vec v = s.r * (g - s.mean_g - xhat * s.mean_g_xhat);
           if (more != nullptr) v += load(more + row + j, count);
           store(dx + row + j, v, count);
@@ -140,25 +149,28 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
   }
 }
 
-void head_norm_forward(const float* weight, double eps, int64_t width, float* x) {
-  const float r = inverse_root(sum_of_products(x, x, width), width, eps);
+void head_norm_forward(const ModelSpec& model, const float* weight, int64_t width, float* x) {
+  const float offset = offset_of(model);
+  const float r = inverse_root(sum_of_products(x, x, width), width, model.norm_eps);
   for_lanes(width, [&](int64_t j, int64_t count) {
-    store(x + j, load(x + j, count) * r * load(weight + j, count), count);
+    store(x + j, load(x + j, count) * r * (offset + load(weight + j, count)), count);
   });
 }
 
-void head_norm_backward(const float* weight, double eps, int64_t width, float* x, float* dx) {
-  const float r = inverse_root(sum_of_products(x, x, width), width, eps);
-  const float mean_g_xhat =
-      sum_over(width,
-               [&](int64_t j, int64_t count) {
-                 return load(weight + j, count) * load(dx + j, count) * (load(x + j, count) * r);
-               }) /
-      static_cast<float>(width);
+void head_norm_backward(const ModelSpec& model, const float* weight, int64_t width, float* x,
+                        float* dx) {
+  const float offset = offset_of(model);
+  const float r = inverse_root(sum_of_products(x, x, width), width, model.norm_eps);
+  const auto term = [&](int64_t j, int64_t count) {
+    const Vec g = (offset + load(weight + j, count)) * load(dx + j, count);
+    return g * (load(x + j, count) * r);
+  };
+  const float mean_g_xhat = sum_over(width, term) / static_cast<float>(width);
   for_lanes(width, [&](int64_t j, int64_t count) {
     const Vec xhat = load(x + j, count) * r;
     const Vec dy = load(dx + j, count);
-    store(dx + j, r * (load(weight + j, count) * dy - xhat * mean_g_xhat), count);
+    const Vec g = (offset + load(weight + j, count)) * dy;
+    store(dx + j, r * (g - xhat * mean_g_xhat), count);
     store(x + j, dy * xhat, count);
   });
 }

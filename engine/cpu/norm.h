@@ -1,7 +1,8 @@
-// LayerNorm and RMSNorm over the hidden width, forward and backward. Internal to engine/cpu.
+// LayerNorm and RMSNorm over the hidden width, and RMSNorm of heads, forward and backward. Internal
+// to engine/cpu.
 //
 // Legend: n rows, d hidden. layernorm: h = (x - mean) * r * w + b, r = 1/sqrt(var + eps);
-// rmsnorm: h = x * r * w, r = 1/sqrt(mean(x^2) + eps).
+// rmsnorm: h = x * r * w, r = 1/sqrt(mean(x^2) + eps). With norm_offset w is 1 + the weight.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +35,11 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
                    const float* x, const float* dh, int64_t n, const float* more, float* dx,
                    NormTensors<float> gradients);
 
-/// RMSNorm in place of one head of `width` elements.
-void head_norm_forward(const float* weight, double eps, int64_t width, float* x);
+/// RMSNorm in place of one head, or of all heads of a token, of `width` elements together.
+void head_norm_forward(const ModelSpec& model, const float* weight, int64_t width, float* x);
 /// dx in place: on entry the gradient of the normed head, on return that of x, the head before the
 /// norm. x is overwritten with this head's part of the weight's gradient.
-void head_norm_backward(const float* weight, double eps, int64_t width, float* x, float* dx);
+void head_norm_backward(const ModelSpec& model, const float* weight, int64_t width, float* x,
+                        float* dx);
 
 }  // namespace longspan::cpu

@@ -2,6 +2,7 @@
 // of the residual that layers on a share of the tokens work on.
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/gemm.h"
+#include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
 
 namespace longspan::cpu {
@@ -48,23 +49,76 @@ void backward_piece(const OutBackward& p, int64_t row, int64_t rows, int64_t hea
   }
 }
 
-}  // namespace
+// The offsets of an output's norm and bias.
+struct OutputOffsets {
+  int64_t norm, norm_bias, bias;
+};
+OutputOffsets offsets_of(const BlockContext& context, bool of_mlp) {
+  const LayerOffsets& at = context.layer;
+  if (of_mlp) return {at.out_norm2_weight, at.out_norm2_bias, at.down_bias};
+  return {at.out_norm1_weight, at.out_norm1_bias, at.out_bias};
+}
 
-void out_forward(const BlockContext& context, const float* unit, const float* x, const float* o,
-                 int64_t n, float* y) {
+// y[n,d] = or += (see `into`) o Wout^T (+ b).
+void project(const BlockContext& context, const float* unit, const float* o, int64_t n, Into into,
+             bool biased, float* y) {
   const int64_t d = context.model->hidden;
   const int64_t a = context.model->attention_width();
-  const bool partial = x == nullptr;
-  if (!partial && y != x) {
+  gemm_nt(*context.pool, n, d, a, o, a, unit + context.layer.out_weight, a, into, y, d);
+  if (biased && context.layer.out_bias >= 0) {
+    add_bias(*context.pool, unit + context.layer.out_bias, n, d, y);
+  }
+}
+
+}  // namespace
+
+int64_t out_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+  if (!model.norms_outputs()) return 0;
+  return checked_mul(std::min(n, tile), model.hidden, "workspace of the output projection");
+}
+
+void out_norm_forward(const BlockContext& context, const float* unit, bool of_mlp, const float* z,
+                      int64_t n, float* h) {
+  const OutputOffsets at = offsets_of(context, of_mlp);
+  norm_forward(*context.pool, *context.model, norm_tensors(unit, at.norm, at.norm_bias), z, n, h);
+}
+
+void out_norm_backward(const BlockContext& context, const float* unit, bool of_mlp, const float* z,
+                       const float* dy, int64_t n, float* dz, float* unit_gradient) {
+  const OutputOffsets at = offsets_of(context, of_mlp);
+  norm_backward(*context.pool, *context.model, norm_tensors(unit, at.norm, at.norm_bias), z, dy, n,
+                nullptr, dz, norm_tensors(unit_gradient, at.norm, at.norm_bias));
+}
+
+void add_residual(const BlockContext& context, const float* x, const float* sum, int64_t n,
+                  float* y) {
+  const int64_t d = context.model->hidden;
+  for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
+    if (y != x) std::copy(x + begin * d, x + end * d, y + begin * d);
+    add_to(sum + begin * d, (end - begin) * d, y + begin * d);
+  });
+}
+
+void out_forward(const BlockContext& context, const float* unit, const float* x, const float* o,
+                 int64_t n, int64_t tile, float* y, float* workspace) {
+  const int64_t d = context.model->hidden;
+  const int64_t a = context.model->attention_width();
+  if (x == nullptr) return project(context, unit, o, n, Into::write, false, y);
+  if (context.model->norms_outputs()) {
+    for (int64_t row = 0; row < n; row += tile) {
+      const int64_t rows = std::min(tile, n - row);
+      project(context, unit, o + row * a, rows, Into::write, true, workspace);
+      out_norm_forward(context, unit, false, workspace, rows, workspace);
+      add_residual(context, x + row * d, workspace, rows, y + row * d);
+    }
+    return;
+  }
+  if (y != x) {
     for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
       std::copy(x + begin * d, x + end * d, y + begin * d);
     });
   }
-  gemm_nt(*context.pool, n, d, a, o, a, unit + context.layer.out_weight, a,
-          partial ? Into::write : Into::add, y, d);
-  if (!partial && context.layer.out_bias >= 0) {
-    add_bias(*context.pool, unit + context.layer.out_bias, n, d, y);
-  }
+  project(context, unit, o, n, Into::add, true, y);
 }
 
 void select_rows(const BlockContext& context, const float* all, const RowChoice& choice,
@@ -84,27 +138,50 @@ void restore_rows(const BlockContext& context, const float* rows, const RowChoic
 }
 
 void residual_forward(const BlockContext& context, const float* unit, bool of_mlp, const float* x,
-                      const float* sum, int64_t n, float* y) {
+                      float* sum, int64_t n, float* y) {
   const int64_t d = context.model->hidden;
-  const int64_t bias = of_mlp ? context.layer.down_bias : context.layer.out_bias;
-  for_rows(*context.pool, n, d, [&](int64_t begin, int64_t end) {
-    if (y != x) std::copy(x + begin * d, x + end * d, y + begin * d);
-    add_to(sum + begin * d, (end - begin) * d, y + begin * d);
-  });
+  const int64_t bias = offsets_of(context, of_mlp).bias;
+  if (context.model->norms_outputs()) {
+    if (bias >= 0) add_bias(*context.pool, unit + bias, n, d, sum);
+    out_norm_forward(context, unit, of_mlp, sum, n, sum);
+    return add_residual(context, x, sum, n, y);
+  }
+  add_residual(context, x, sum, n, y);
   if (bias >= 0) add_bias(*context.pool, unit + bias, n, d, y);
 }
 
-void residual_backward(const BlockContext& context, bool of_mlp, const float* dy, int64_t n,
-                       float* unit_gradient) {
-  const int64_t bias = of_mlp ? context.layer.down_bias : context.layer.out_bias;
-  add_column_sums(*context.pool, dy, n, context.model->hidden, unit_gradient + bias);
+void residual_backward(const BlockContext& context, const float* unit, bool of_mlp, const float* dy,
+                       int64_t n, float* sum, float* unit_gradient) {
+  const int64_t d = context.model->hidden;
+  const int64_t bias = offsets_of(context, of_mlp).bias;
+  if (sum != nullptr) {
+    if (bias >= 0) add_bias(*context.pool, unit + bias, n, d, sum);
+    out_norm_backward(context, unit, of_mlp, sum, dy, n, sum, unit_gradient);
+    dy = sum;
+  }
+  if (bias >= 0) add_column_sums(*context.pool, dy, n, d, unit_gradient + bias);
 }
 
 void out_backward(const BlockContext& context, const float* unit, const float* dy, const float* o,
-                  int64_t n, float* d_o, float* delta, float* unit_gradient, bool partial) {
-  // Needs the whole of o, which d_o may replace below.
-  out_backward_weight(context, dy, o, n, unit_gradient, partial);
-  out_backward_input(context, unit, dy, o, n, d_o, delta);
+                  int64_t n, int64_t tile, float* d_o, float* delta, float* unit_gradient,
+                  float* workspace, bool partial) {
+  const ModelSpec& model = *context.model;
+  const bool normed = model.norms_outputs() && !partial;
+  const int64_t d = model.hidden, a = model.attention_width();
+  if (!normed) tile = n;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const float* from = o + row * a;
+    const float* g = dy + row * d;
+    if (normed) {
+      project(context, unit, from, rows, Into::write, true, workspace);
+      out_norm_backward(context, unit, false, workspace, g, rows, workspace, unit_gradient);
+      g = workspace;
+    }
+    // Needs all rows of o, which d_o may replace below.
+    out_backward_weight(context, g, from, rows, unit_gradient, partial);
+    out_backward_input(context, unit, g, from, rows, d_o + row * a, delta + row * model.heads);
+  }
 }
 
 void out_backward_weight(const BlockContext& context, const float* dy, const float* o, int64_t n,

@@ -13,8 +13,9 @@ namespace {
 struct Part {
   int64_t row;  // first row of the joint matrix
   int64_t runs, run, stride;
-  int64_t heads;  // of all runs
-  int64_t norm;   // offset of the q or k norm, -1 if none
+  int64_t heads;   // of all runs
+  int64_t norm;    // offset of the q or k norm, -1 if none
+  int64_t normed;  // its width: a head's, or that of all heads
   bool rotates;
 
   int64_t width() const { return runs * run; }
@@ -42,6 +43,7 @@ Part part_of(const ModelSpec& model, int64_t row, int64_t all_heads, HeadRuns he
           stride * dim,
           heads.runs * heads.count,
           -1,
+          0,
           false};
 }
 
@@ -53,6 +55,9 @@ Parts parts_of(const BlockContext& context, const HeadGroup& heads) {
               part_of(model, a + g, model.kv_heads, heads.kv)};
   parts.q.norm = context.layer.q_norm;
   parts.k.norm = context.layer.k_norm;
+  for (Part* part : {&parts.q, &parts.k}) {
+    part->normed = model.qk_norm_of_token ? part->width() : model.head_dim;
+  }
   parts.q.rotates = parts.k.rotates = context.rope != nullptr;
   return parts;
 }
@@ -78,9 +83,8 @@ void forward_part(const BlockContext& context, const float* unit, const Part& pa
   project(context, unit, part, h, n, to);
   if (part.norm >= 0) {
     for_rows(*context.pool, n, part.width(), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * part.heads; i < end * part.heads; ++i) {
-        head_norm_forward(unit + part.norm, model.norm_eps, model.head_dim,
-                          to + i * model.head_dim);
+      for (int64_t at = begin * part.width(); at < end * part.width(); at += part.normed) {
+        head_norm_forward(model, unit + part.norm, part.normed, to + at);
       }
     });
   }
@@ -89,18 +93,18 @@ void forward_part(const BlockContext& context, const float* unit, const Part& pa
   }
 }
 
-// The gradient of the q/k norm: dy in place, gradient[D] +=. `before` [n,width] is scratch. Each
-// piece sums its part of the weight's gradient into its own first head, in fixed order.
+// The gradient of the q/k norm: dy in place, gradient[normed] +=. `before` [n,width] is scratch.
+// Each piece sums its part of the weight's gradient into its own first head, in fixed order.
 void backward_head_norm(const BlockContext& context, const float* unit, const Part& part,
                         const float* h, int64_t n, float* dy, float* gradient, float* before) {
   const ModelSpec& model = *context.model;
-  const int64_t dim = model.head_dim;
+  const int64_t dim = part.normed;
   project(context, unit, part, h, n, before);
   for_rows(*context.pool, n, part.width(), [&](int64_t begin, int64_t end) {
     float* sum = before + begin * part.width();
-    for (int64_t i = begin * part.heads; i < end * part.heads; ++i) {
-      float* head = before + i * dim;
-      head_norm_backward(unit + part.norm, model.norm_eps, dim, head, dy + i * dim);
+    for (int64_t at = begin * part.width(); at < end * part.width(); at += dim) {
+      float* head = before + at;
+      head_norm_backward(model, unit + part.norm, dim, head, dy + at);
       if (head != sum) add_to(head, dim, sum);
     }
   });
@@ -148,13 +152,15 @@ void backward_input(const BlockContext& context, const float* unit, const Part& 
 }  // namespace
 
 int64_t qkv_forward_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
-  return checked_mul(std::min(n, tile), model.hidden, "qkv forward workspace");
+  return checked_mul(std::min(n, tile), model.norms_inputs() ? model.hidden : 0,
+                     "qkv forward workspace");
 }
 
 int64_t qkv_backward_workspace(const ModelSpec& model, int64_t n, int64_t tile, int64_t q_heads) {
   const int64_t heads = q_heads > 0 ? q_heads : model.heads;
   const int64_t before = model.qk_norm ? heads * model.head_dim : 0;
-  return checked_mul(std::min(n, tile), checked_add(model.hidden, before, "qkv backward workspace"),
+  const int64_t normed = model.norms_inputs() ? model.hidden : 0;
+  return checked_mul(std::min(n, tile), checked_add(normed, before, "qkv backward workspace"),
                      "qkv backward workspace");
 }
 
@@ -176,10 +182,11 @@ void qkv_forward(const BlockContext& context, const float* unit, const float* x,
                  float* v, float* workspace, const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, heads);
+  const bool norms = !normed && context.model->norms_inputs();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* h = x + row * d;
-    if (!normed) {
+    if (norms) {
       norm1_forward(context, unit, h, rows, workspace);
       h = workspace;
     }
@@ -199,11 +206,12 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
                   const HeadGroup& heads) {
   const int64_t d = context.model->hidden;
   const Parts parts = parts_of(context, heads);
-  float* before = workspace + std::min(n, tile) * d;
+  const bool norms = !normed && context.model->norms_inputs();
+  float* before = workspace + (context.model->norms_inputs() ? std::min(n, tile) * d : 0);
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const float* h = x + row * d;
-    if (!normed) {
+    if (norms) {
       norm1_forward(context, unit, h, rows, workspace);
       h = workspace;
     }
@@ -218,18 +226,18 @@ void qkv_backward(const BlockContext& context, const float* unit, const float* x
       backward(parts.k, dk);
       backward(parts.v, dv);
     }
-    // h is no longer needed: its gradient takes its place.
-    float* dh = normed ? dx + row * d : workspace;
+    // The norm of x is no longer needed: its gradient takes its place. That of x itself is added.
+    float* dh = norms ? workspace : dx + row * d;
     const auto input = [&](const Part& part, const float* dy, Into into) {
       backward_input(context, unit, part, dy + row * part.width(), rows, into, dh);
     };
-    input(parts.q, dq, Into::write);
+    input(parts.q, dq, normed || norms ? Into::write : Into::add);
     if (dk != nullptr) {
       input(parts.k, dk, Into::add);
       input(parts.v, dv, Into::add);
     }
     float* to = dx + row * d;
-    if (!normed) norm1_backward(context, unit, x + row * d, dh, rows, to, to, unit_gradient);
+    if (norms) norm1_backward(context, unit, x + row * d, dh, rows, to, to, unit_gradient);
   }
 }
 

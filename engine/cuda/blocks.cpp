@@ -25,6 +25,10 @@ void narrow_rows(const Queue& queue, bfloat16, float* x, int64_t n, int64_t widt
   narrow_in_place(queue, x, n, width);
 }
 
+// A factor of activations, in their precision.
+float rounded(float, float x) { return x; }
+float rounded(bfloat16, float x) { return widen(narrow(x)); }
+
 // The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative.
 template <class Float>
 Float* tensor(Float* unit, int64_t offset) {
@@ -39,8 +43,9 @@ template <class T>
 struct Blocks<T>::Part {
   int64_t row;  // first row of the joint matrix
   int64_t runs, run, stride;
-  int64_t heads;  // of all runs
-  int64_t norm;   // offset of the q or k norm, -1 if none
+  int64_t heads;   // of all runs
+  int64_t norm;    // offset of the q or k norm, -1 if none
+  int64_t normed;  // its width: a head's, or that of all heads
   bool rotates;
 
   int64_t width() const { return runs * run; }
@@ -73,7 +78,17 @@ Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const 
 
 template <class T>
 NormKind Blocks<T>::norm_kind() const {
-  return {model_.norm == Norm::layernorm, static_cast<float>(model_.norm_eps), model_.hidden};
+  return {model_.norm == Norm::layernorm, static_cast<float>(model_.norm_eps), model_.hidden,
+          model_.norm_offset ? 1.0F : 0.0F};
+}
+
+// RMSNorm of heads, `width` elements each.
+template <class T>
+NormKind Blocks<T>::head_norm_kind(int64_t width) const {
+  NormKind kind = norm_kind();
+  kind.centers = false;
+  kind.width = width;
+  return kind;
 }
 
 template <class T>
@@ -89,9 +104,13 @@ template <class T>
 template <class Float>
 EmbeddingTables<Float> Blocks<T>::tables(Float* unit) const {
   const bool learned = model_.positions == Positions::learned && model_.max_positions > 0;
-  return {unit,         learned ? unit + model_.vocab * model_.hidden : nullptr,
-          model_.vocab, model_.hidden,
-          share_.first, share_.all(model_.vocab)};
+  return {unit,
+          learned ? unit + model_.vocab * model_.hidden : nullptr,
+          model_.vocab,
+          model_.hidden,
+          share_.first,
+          share_.all(model_.vocab),
+          rounded(T{}, static_cast<float>(model_.embedding_scale))};
 }
 
 template <class T>
@@ -107,6 +126,25 @@ void Blocks<T>::embed_backward(const int32_t* tokens, const T* dx, int64_t n, in
 }
 
 // --- norms ---
+
+template <class T>
+template <class Float>
+NormTensors<Float> Blocks<T>::out_norm_tensors(Float* unit, bool of_mlp) const {
+  return {tensor(unit, of_mlp ? at_.out_norm2_weight : at_.out_norm1_weight),
+          tensor(unit, of_mlp ? at_.out_norm2_bias : at_.out_norm1_bias)};
+}
+
+template <class T>
+void Blocks<T>::out_norm_forward(const T* unit, bool of_mlp, const T* z, int64_t n, T* h) {
+  cuda::norm_forward<T>(queue_, norm_kind(), out_norm_tensors(unit, of_mlp), z, n, h);
+}
+
+template <class T>
+void Blocks<T>::out_norm_backward(const T* unit, bool of_mlp, const T* z, const T* dy, int64_t n,
+                                  T* dz, float* unit_gradient) {
+  cuda::norm_backward<T>(queue_, norm_kind(), out_norm_tensors(unit, of_mlp), z, dy, n, nullptr, dz,
+                         out_norm_tensors(unit_gradient, of_mlp));
+}
 
 template <class T>
 void Blocks<T>::norm_forward(const T* unit, bool of_mlp, const T* x, int64_t n, T* h) {
@@ -129,8 +167,15 @@ typename Blocks<T>::Parts Blocks<T>::parts_of(const HeadGroup& heads) const {
     const int64_t stride = all_heads / runs.runs, dim = model_.head_dim;
     // Contiguous runs are merged into one.
     if (runs.count == stride) runs = {1, 0, all_heads};
-    return Part{row + runs.first * dim, runs.runs, runs.count * dim, stride * dim,
-                runs.runs * runs.count, norm,      rotates};
+    const int64_t count = runs.runs * runs.count;
+    return Part{row + runs.first * dim,
+                runs.runs,
+                runs.count * dim,
+                stride * dim,
+                count,
+                norm,
+                model_.qk_norm_of_token ? count * dim : dim,
+                rotates};
   };
   const int64_t a = model_.attention_width(), g = model_.kv_width();
   const bool rotates = model_.positions == Positions::rope;
@@ -157,8 +202,8 @@ void Blocks<T>::forward_part(const T* unit, const Part& part, const T* h, int64_
                              const TokenPositions& tokens, T* to) {
   project(unit, part, h, n, to);
   if (part.norm >= 0) {
-    head_norm_forward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps), n * part.heads,
-                      model_.head_dim, to);
+    head_norm_forward(queue_, head_norm_kind(part.normed), unit + part.norm,
+                      n * part.width() / part.normed, to);
   }
   if (part.rotates) rotate(queue_, rope_, n, tokens, part.heads, false, to);
 }
@@ -168,10 +213,11 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n,
                             const TokenPositions& tokens, int64_t tile, T* q, T* k, T* v,
                             T* workspace, const HeadGroup& heads) {
   const Parts parts = parts_of(heads);
+  const bool norms = !normed && model_.norms_inputs();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* h = x + row * model_.hidden;
-    if (!normed) {
+    if (norms) {
       norm_forward(unit, false, h, rows, workspace);
       h = workspace;
     }
@@ -193,8 +239,8 @@ void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h,
   if (part.rotates) rotate(queue_, rope_, n, tokens, part.heads, true, dy);
   if (part.norm >= 0) {
     project(unit, part, h, n, before);
-    head_norm_backward(queue_, unit + part.norm, static_cast<float>(model_.norm_eps),
-                       n * part.heads, model_.head_dim, before, dy, unit_gradient + part.norm);
+    head_norm_backward(queue_, head_norm_kind(part.normed), unit + part.norm,
+                       n * part.width() / part.normed, before, dy, unit_gradient + part.norm);
   }
 }
 
@@ -235,11 +281,12 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n,
                              const HeadGroup& heads) {
   const int64_t d = model_.hidden;
   const Parts parts = parts_of(heads);
-  T* before = workspace + std::min(n, tile) * d;
+  const bool norms = !normed && model_.norms_inputs();
+  T* before = workspace + (model_.norms_inputs() ? std::min(n, tile) * d : 0);
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* h = x + row * d;
-    if (!normed) {
+    if (norms) {
       norm_forward(unit, false, h, rows, workspace);
       h = workspace;
     }
@@ -253,18 +300,18 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n,
       backward(parts.k, dk);
       backward(parts.v, dv);
     }
-    // h is no longer needed: its gradient takes its place.
-    T* dh = normed ? dx + row * d : workspace;
+    // The norm of x is no longer needed: its gradient takes its place. That of x itself is added.
+    T* dh = norms ? workspace : dx + row * d;
     const auto input = [&](const Part& part, const float* dy, bool add) {
       backward_input(unit, part, dy + row * part.width(), rows, add, dh);
     };
-    input(parts.q, dq, false);
+    input(parts.q, dq, !normed && !norms);
     if (dk != nullptr) {
       input(parts.k, dk, true);
       input(parts.v, dv, true);
     }
     T* to = dx + row * d;
-    if (!normed) norm_backward(unit, false, x + row * d, dh, rows, to, to, unit_gradient);
+    if (norms) norm_backward(unit, false, x + row * d, dh, rows, to, to, unit_gradient);
   }
 }
 
@@ -343,20 +390,50 @@ void Blocks<T>::merge_outputs(const float* part, const float* part_lse, int64_t 
 // --- output projection, residual ---
 
 template <class T>
-void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y) {
+void Blocks<T>::project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y) {
   const int64_t d = model_.hidden, a = model_.attention_width();
-  if (x != nullptr && y != x) copy_rows(queue_, x, d, n, d, y, d);
-  gemm_nt(queue_, n, d, a, o, a, unit + at_.out_weight, a, x == nullptr ? Into::write : Into::add,
-          y, d);
-  if (x != nullptr && at_.out_bias >= 0) add_bias(queue_, unit + at_.out_bias, n, d, y, d);
+  gemm_nt(queue_, n, d, a, o, a, unit + at_.out_weight, a, into, y, d);
+  if (biased && at_.out_bias >= 0) add_bias(queue_, unit + at_.out_bias, n, d, y, d);
 }
 
 template <class T>
-void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
-                             float* delta, float* unit_gradient, bool partial) {
-  // Needs the whole of o, which d_o may replace below.
-  out_backward_weight(dy, o, n, unit_gradient, partial);
-  out_backward_input(unit, dy, o, n, d_o, delta);
+void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, int64_t tile, T* y,
+                            T* workspace) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
+  if (x == nullptr) return project_out(unit, o, n, Into::write, false, y);
+  if (model_.norms_outputs()) {
+    for (int64_t row = 0; row < n; row += tile) {
+      const int64_t rows = std::min(tile, n - row);
+      project_out(unit, o + row * a, rows, Into::write, true, workspace);
+      out_norm_forward(unit, false, workspace, rows, workspace);
+      add_rows(queue_, x + row * d, workspace, rows * d, y + row * d);
+    }
+    return;
+  }
+  if (y != x) copy_rows(queue_, x, d, n, d, y, d);
+  project_out(unit, o, n, Into::add, true, y);
+}
+
+template <class T>
+void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, int64_t tile,
+                             T* d_o, float* delta, float* unit_gradient, T* workspace,
+                             bool partial) {
+  const int64_t d = model_.hidden, a = model_.attention_width();
+  const bool normed = model_.norms_outputs() && !partial;
+  if (!normed) tile = n;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    const T* from = o + row * a;
+    const T* g = dy + row * d;
+    if (normed) {
+      project_out(unit, from, rows, Into::write, true, workspace);
+      out_norm_backward(unit, false, workspace, g, rows, workspace, unit_gradient);
+      g = workspace;
+    }
+    // Needs all rows of o, which d_o may replace below.
+    out_backward_weight(g, from, rows, unit_gradient, partial);
+    out_backward_input(unit, g, from, rows, d_o + row * a, delta + row * model_.heads);
+  }
 }
 
 template <class T>
@@ -397,17 +474,27 @@ void Blocks<T>::restore_rows(const T* rows, const RowChoice& choice, T* all) {
 }
 
 template <class T>
-void Blocks<T>::residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n,
-                                 T* y) {
+void Blocks<T>::residual_forward(const T* unit, bool of_mlp, const T* x, T* sum, int64_t n, T* y) {
   const int64_t d = model_.hidden, bias = of_mlp ? at_.down_bias : at_.out_bias;
+  if (model_.norms_outputs()) {
+    if (bias >= 0) add_bias(queue_, unit + bias, n, d, sum, d);
+    out_norm_forward(unit, of_mlp, sum, n, sum);
+    return add_rows(queue_, x, sum, n * d, y);
+  }
   add_rows(queue_, x, sum, n * d, y);
   if (bias >= 0) add_bias(queue_, unit + bias, n, d, y, d);
 }
 
 template <class T>
-void Blocks<T>::residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient) {
+void Blocks<T>::residual_backward(const T* unit, bool of_mlp, const T* dy, int64_t n, T* sum,
+                                  float* unit_gradient) {
   const int64_t d = model_.hidden, bias = of_mlp ? at_.down_bias : at_.out_bias;
-  add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+  if (sum != nullptr) {
+    if (bias >= 0) add_bias(queue_, unit + bias, n, d, sum, d);
+    out_norm_backward(unit, of_mlp, sum, dy, n, sum, unit_gradient);
+    dy = sum;
+  }
+  if (bias >= 0) add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
 }
 
 // --- feed-forward ---
@@ -427,11 +514,19 @@ void Blocks<T>::inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T
   activate_backward(queue_, model_.activation, n, f, d_act, inner);
 }
 
-// dh[n,d] from the gradient of inner[n,W].
+// dh[n,d] = or += (see `into`) the gradient of h from that of inner[n,W].
 template <class T>
-void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, T* dh) {
+void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, Into into, T* dh) {
   const int64_t d = model_.hidden, w = inner_width(model_);
-  gemm_nn(queue_, n, d, w, z, w, unit + at_.up_weight, d, Into::write, dh, d);
+  gemm_nn(queue_, n, d, w, z, w, unit + at_.up_weight, d, into, dh, d);
+}
+
+// y[n,d] = or += (see `into`) act[n,F] Wdown^T (+ b).
+template <class T>
+void Blocks<T>::down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y) {
+  const int64_t d = model_.hidden, f = model_.ffn;
+  gemm_nt(queue_, n, d, f, act, f, unit + at_.down_weight, f, into, y, d);
+  if (biased && at_.down_bias >= 0) add_bias(queue_, unit + at_.down_bias, n, d, y, d);
 }
 
 // Adds the gradients of the down projection from g[n,d] and its input act[n,F].
@@ -455,9 +550,11 @@ void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_grad
 
 template <class T>
 void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                            T* workspace, bool partial) {
+                            T* workspace, bool partial, bool given) {
   const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
-  T* normed = workspace;
+  const bool norms_input = model_.norms_inputs() && !partial;
+  const bool norms_output = model_.norms_outputs() && !partial;
+  T* normed = workspace;  // [t,d]: the input's norm, then the output and its norm
   T* act = normed + (partial ? 0 : std::min(n, tile) * d);
   T* own_inner = act + std::min(n, tile) * f;
   for (int64_t row = 0; row < n; row += tile) {
@@ -465,13 +562,17 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
     const T* from = y + row * d;
     T* to = out + row * d;
     T* z = inner != nullptr ? inner + row * w : own_inner;
-    if (!partial) norm_forward(unit, true, from, rows, normed);
-    up_forward(unit, partial ? from : normed, rows, z);
+    if (norms_input) norm_forward(unit, true, from, rows, normed);
+    if (!given) up_forward(unit, norms_input ? normed : from, rows, z);
     activate(queue_, model_.activation, rows, f, z, act);
+    if (norms_output) {
+      down_forward(unit, act, rows, Into::write, true, normed);
+      out_norm_forward(unit, true, normed, rows, normed);
+      add_rows(queue_, from, normed, rows * d, to);
+      continue;
+    }
     if (!partial && to != from) copy_rows(queue_, from, d, rows, d, to, d);
-    gemm_nt(queue_, rows, d, f, act, f, unit + at_.down_weight, f,
-            partial ? Into::write : Into::add, to, d);
-    if (!partial && at_.down_bias >= 0) add_bias(queue_, unit + at_.down_bias, rows, d, to, d);
+    down_forward(unit, act, rows, partial ? Into::write : Into::add, !partial, to);
   }
 }
 
@@ -479,23 +580,37 @@ template <class T>
 void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                              float* unit_gradient, T* workspace, bool partial) {
   const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
-  T* normed = workspace;                                    // [t,d], then its gradient
-  T* act = normed + (partial ? 0 : std::min(n, tile) * d);  // [t,F], then its gradient
-  T* own_inner = act + std::min(n, tile) * f;
+  const bool norms_input = model_.norms_inputs() && !partial;
+  const bool norms_output = model_.norms_outputs() && !partial;
+  const int64_t t = std::min(n, tile);
+  T* normed = workspace;                           // [t,d], then its gradient
+  T* output = normed + (norms_input ? t * d : 0);  // [t,d] before its norm, then its gradient
+  T* act = output + (norms_output ? t * d : 0);    // [t,F], then its gradient
+  T* own_inner = act + t * f;
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* from = y + row * d;
     T* g = dy + row * d;
     T* z = inner != nullptr ? inner + row * w : own_inner;
-    if (!partial) norm_forward(unit, true, from, rows, normed);
-    const T* h = partial ? from : normed;
+    if (norms_input) norm_forward(unit, true, from, rows, normed);
+    const T* h = norms_input ? normed : from;
     if (inner == nullptr) up_forward(unit, h, rows, z);
     activate(queue_, model_.activation, rows, f, z, act);
-    down_gradients(g, act, rows, partial, unit_gradient);
-    inner_gradient(unit, g, rows, act, z);
+    const T* of_output = g;
+    if (norms_output) {
+      down_forward(unit, act, rows, Into::write, true, output);
+      out_norm_backward(unit, true, output, g, rows, output, unit_gradient);
+      of_output = output;
+    }
+    down_gradients(of_output, act, rows, partial, unit_gradient);
+    inner_gradient(unit, of_output, rows, act, z);
     up_gradients(z, h, rows, unit_gradient);
-    up_input(unit, z, rows, partial ? g : normed);
-    if (!partial) norm_backward(unit, true, from, normed, rows, g, g, unit_gradient);
+    if (norms_input) {
+      up_input(unit, z, rows, Into::write, normed);
+      norm_backward(unit, true, from, normed, rows, g, g, unit_gradient);
+    } else {
+      up_input(unit, z, rows, partial ? Into::write : Into::add, g);
+    }
   }
 }
 
@@ -509,7 +624,7 @@ void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64
     if (h != nullptr) up_forward(unit, h + row * d, rows, z);
     activate(queue_, model_.activation, rows, f, z, act + row * f);
     inner_gradient(unit, dy + row * d, rows, workspace, z);
-    up_input(unit, z, rows, dh + row * d);
+    up_input(unit, z, rows, Into::write, dh + row * d);
   }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/cuda/attention.h"
+#include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/embedding.h"
 #include "engine/cuda/kernels/norm.h"
 #include "engine/cuda/kernels/rope.h"
@@ -49,17 +50,19 @@ class Blocks {
                           T* workspace, HeadRows rows, const AttentionTerms<T>& terms);
   void merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
                      float* o_sum, HeadRows rows);
-  void out_forward(const T* unit, const T* x, const T* o, int64_t n, T* y);
-  void out_backward(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
-                    float* unit_gradient, bool partial);
+  void out_forward(const T* unit, const T* x, const T* o, int64_t n, int64_t tile, T* y,
+                   T* workspace);
+  void out_backward(const T* unit, const T* dy, const T* o, int64_t n, int64_t tile, T* d_o,
+                    float* delta, float* unit_gradient, T* workspace, bool partial);
   void out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta);
   void out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient, bool partial);
   void select_rows(const T* all, const RowChoice& choice, T* rows);
   void restore_rows(const T* rows, const RowChoice& choice, T* all);
-  void residual_forward(const T* unit, bool of_mlp, const T* x, const T* sum, int64_t n, T* y);
-  void residual_backward(bool of_mlp, const T* dy, int64_t n, float* unit_gradient);
+  void residual_forward(const T* unit, bool of_mlp, const T* x, T* sum, int64_t n, T* y);
+  void residual_backward(const T* unit, bool of_mlp, const T* dy, int64_t n, T* sum,
+                         float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                   T* workspace, bool partial);
+                   T* workspace, bool partial, bool given);
   void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                     float* unit_gradient, T* workspace, bool partial);
   void mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile, T* inner,
@@ -98,7 +101,13 @@ class Blocks {
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
   void up_forward(const T* unit, const T* h, int64_t n, T* inner);
   void inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner);
-  void up_input(const T* unit, const T* z, int64_t n, T* dh);
+  void up_input(const T* unit, const T* z, int64_t n, Into into, T* dh);
+  void down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y);
+  // y[n,d] = or += (see `into`) o Wout^T (+ b).
+  void project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y);
+  void out_norm_forward(const T* unit, bool of_mlp, const T* z, int64_t n, T* h);
+  void out_norm_backward(const T* unit, bool of_mlp, const T* z, const T* dy, int64_t n, T* dz,
+                         float* unit_gradient);
   void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
   void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
@@ -106,8 +115,11 @@ class Blocks {
   template <class Float>
   EmbeddingTables<Float> tables(Float* unit) const;
   NormKind norm_kind() const;
+  NormKind head_norm_kind(int64_t width) const;
   template <class Float>
   NormTensors<Float> norm_tensors(Float* unit, bool of_mlp) const;
+  template <class Float>
+  NormTensors<Float> out_norm_tensors(Float* unit, bool of_mlp) const;
 
   const LayerShape& layers_;
   const VocabularyShare& share_;

@@ -170,14 +170,14 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::out_forward: {
       const BoundOp<OpKind::out_forward> b(p, op, pointers);
       blocks.out_forward(b.whole<E>("params"), b.whole<E>("x"), b.whole<E>("o"), block,
-                         b.whole<E>("y"));
+                         tile(s.projection_tile, block), b.whole<E>("y"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::mlp_forward: {
       const BoundOp<OpKind::mlp_forward> b(p, op, pointers);
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
-                         shape.partial);
+                         shape.partial, shape.given_inner);
       return true;
     }
     case OpKind::residual_forward: {
@@ -269,8 +269,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::out_backward: {
       const BoundOp<OpKind::out_backward> b(p, op, pointers);
       blocks.out_backward(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
-                          b.whole<E>("d_o"), b.whole<F>("delta"), b.whole<F>("grads"),
-                          shape.partial);
+                          tile(s.projection_tile, block), b.whole<E>("d_o"), b.whole<F>("delta"),
+                          b.whole<F>("grads"), b.whole<E>("workspace"), shape.partial);
       return true;
     }
     case OpKind::attention_backward: {
@@ -320,7 +320,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::residual_backward: {
       const BoundOp<OpKind::residual_backward> b(p, op, pointers);
-      blocks.residual_backward(shape.of_mlp, b.whole<E>("dx"), own, b.whole<F>("grads"));
+      blocks.residual_backward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("dx"), own,
+                               b.whole<E>("sum"), b.whole<F>("grads"));
       return true;
     }
     case OpKind::select_rows: {

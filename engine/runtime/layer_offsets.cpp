@@ -1,5 +1,7 @@
 #include "engine/runtime/layer_offsets.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace longspan {
@@ -33,17 +35,30 @@ LayerOffsets layer_offsets(const ModelSpec& model) {
   at.norm1_bias = cursor.take(d, attends && norm_bias);
   at.qkv_weight = cursor.take(qkv * d, attends);
   at.qkv_bias = cursor.take(qkv, attends && model.qkv_bias);
-  at.q_norm = cursor.take(model.head_dim, attends && model.qk_norm);
-  at.k_norm = cursor.take(model.head_dim, attends && model.qk_norm);
+  const bool of_token = model.qk_norm_of_token;
+  at.q_norm =
+      cursor.take(of_token ? model.attention_width() : model.head_dim, attends && model.qk_norm);
+  at.k_norm = cursor.take(of_token ? model.kv_width() : model.head_dim, attends && model.qk_norm);
   at.out_weight = cursor.take(d * model.attention_width(), attends);
   at.out_bias = cursor.take(d, attends && model.attention_out_bias);
   at.sinks = cursor.take(model.heads, attends && model.attention_sinks);
+  const bool both = model.norm_placement == NormPlacement::both;
+  at.out_norm1_weight = cursor.take(d, attends && both);
+  at.out_norm1_bias = cursor.take(d, attends && both && norm_bias);
   at.norm2_weight = cursor.take(d);
   at.norm2_bias = cursor.take(d, norm_bias);
   at.up_weight = cursor.take(w * d);
   at.up_bias = cursor.take(w, model.mlp_bias);
   at.down_weight = cursor.take(d * model.ffn);
   at.down_bias = cursor.take(d, model.mlp_bias);
+  at.out_norm2_weight = cursor.take(d, both);
+  at.out_norm2_bias = cursor.take(d, both && norm_bias);
+  if (!model.norms_inputs()) {
+    std::swap(at.norm1_weight, at.out_norm1_weight);
+    std::swap(at.norm1_bias, at.out_norm1_bias);
+    std::swap(at.norm2_weight, at.out_norm2_weight);
+    std::swap(at.norm2_bias, at.out_norm2_bias);
+  }
 
   for (const ParameterUnit& unit : parameter_units(model)) {
     if (unit.kind == ParameterUnit::Kind::layer && unit.elements != cursor.end()) {

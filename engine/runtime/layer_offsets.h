@@ -16,6 +16,8 @@ struct LayerOffsets {
   int64_t out_weight = -1, out_bias = -1;
   int64_t sinks = -1;
   int64_t norm2_weight = -1, norm2_bias = -1;
+  int64_t out_norm1_weight = -1, out_norm1_bias = -1;  // of the output of attention
+  int64_t out_norm2_weight = -1, out_norm2_bias = -1;  // of that of the MLP
   int64_t up_weight = -1, up_bias = -1;
   int64_t down_weight = -1, down_bias = -1;
 };

@@ -149,15 +149,13 @@ class Searcher {
     return configure(knobs, *question_.given.framework, *question_.model, *question_.hw, names_);
   }
   bool fits(const RunNeeds& needs, const ConfiguredRun& c, bool longest) const {
-    const double spare = longest ? std::max(question_.reserve_bytes, c.stack.spare_bytes.value)
-                                 : question_.reserve_bytes;
-    return needs.fit(c.hw, 1, spare);
+    return needs.fit(c.hw, 1, longest ? c.stack.spare_bytes.value : 0);
   }
   /// The verdict that check has on the settings.
   Fit verdict(const FrameworkPlan& plan) const {
     const ConfiguredRun& c = plan.configured;
     const PredictionInterval& range = published_intervals().memory_under(c.stack.family).all;
-    return verdict_of(plan.predicted.needs, c.hw, range, question_.reserve_bytes);
+    return verdict_of(plan.predicted.needs, c.hw, range, 0);
   }
   // The longest sequence with these knobs; 0: none. Throws bad_input if the framework refuses them.
   int64_t longest(RunKnobs knobs, int64_t granularity) const {

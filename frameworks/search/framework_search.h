@@ -31,7 +31,6 @@ struct FrameworkQuestion {
   ConfigReading given;
   const ModelSpec* model = nullptr;
   const HardwareProfile* hw = nullptr;
-  double reserve_bytes = 0;  // of each device, kept free
 };
 
 /// A question without given settings, or with "key=value" ones in the framework's own keys. Throws

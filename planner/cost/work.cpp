@@ -216,6 +216,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
+  // Norms that are a part of the op.
+  const bool norms_input = m.norms_inputs() && !shape.partial && !shape.normed;
+  const bool norms_output = m.norms_outputs() && !shape.partial;
   // Widths of q, and of k and v, that one op projects: those of a head group.
   const GroupHeads heads = group_heads(m, lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
@@ -289,6 +292,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       break;
     case OpKind::residual_forward: {
       add.tiles(own, 0);
+      if (m.norms_outputs()) add.elementwise(Kernel::norm_forward, own, d);
       add.elementwise(Kernel::add, own, d);
       const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
       if (biased) add.elementwise(Kernel::add, own, d);
@@ -300,14 +304,18 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.whole(Kernel::pass, {moved, 1, 1}, moved);
       break;
     }
-    case OpKind::residual_backward:
+    case OpKind::residual_backward: {
       add.tiles(own, 0);
-      add.elementwise(Kernel::bias_gradient, own, d);
+      const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
+      if (biased && m.norms_outputs()) add.elementwise(Kernel::add, own, d);
+      if (m.norms_outputs()) add.elementwise(Kernel::norm_backward, own, d);
+      if (biased) add.elementwise(Kernel::bias_gradient, own, d);
       break;
+    }
     case OpKind::qkv_forward: {
       add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
       const int64_t t = add.rows();
-      if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
+      if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, aq, d);
       for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
       if (m.qkv_bias) add.elementwise(Kernel::add, t, aq + 2 * g);
@@ -318,7 +326,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::qkv_backward: {
       add.tiles(chunk, p.strategy.projection_tile);
       const int64_t t = add.rows();
-      if (!shape.normed) add.elementwise(Kernel::norm_forward, t, d);
+      if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (m.qk_norm) {
         add.gemm(Kernel::gemm_nt, t, aq, d);
         if (g > 0) add.gemm(Kernel::gemm_nt, t, g, d);
@@ -331,7 +339,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.gemm(Kernel::gemm_nn, t, d, n);
         add.gemm(Kernel::gemm_tn, n, d, t);
       }
-      if (!shape.normed) add.elementwise(Kernel::norm_backward, t, d);
+      if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
     case OpKind::qkv_backward_input: {
@@ -359,20 +367,29 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::merge_outputs:
       merge_outputs(p, shape, add);
       break;
-    case OpKind::out_forward:
-      add.tiles(block, 0);
-      add.gemm(Kernel::gemm_nt, block, d, a);
-      if (!shape.partial) add.elementwise(Kernel::add, block, d);
+    case OpKind::out_forward: {
+      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      const int64_t t = add.rows();
+      add.gemm(Kernel::gemm_nt, t, d, a);
+      if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
+      if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
-    case OpKind::out_backward:
-      add.tiles(block, 0);
-      add.gemm(Kernel::gemm_tn, d, a, block);
-      add.gemm(Kernel::gemm_nn, block, a, d);
-      add.elementwise(Kernel::add, block, a);  // delta
+    }
+    case OpKind::out_backward: {
+      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      const int64_t t = add.rows();
+      if (norms_output) {
+        add.gemm(Kernel::gemm_nt, t, d, a);
+        add.elementwise(Kernel::norm_backward, t, d);
+      }
+      add.gemm(Kernel::gemm_tn, d, a, t);
+      add.gemm(Kernel::gemm_nn, t, a, d);
+      add.elementwise(Kernel::add, t, a);  // delta
       if (m.attention_out_bias && !shape.partial) {
-        add.elementwise(Kernel::bias_gradient, block, d);
+        add.elementwise(Kernel::bias_gradient, t, d);
       }
       break;
+    }
     case OpKind::out_backward_input:
       add.tiles(block, 0);
       add.gemm(Kernel::gemm_nn, block, a, d);
@@ -388,21 +405,28 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
     case OpKind::mlp_forward: {
       add.tiles(block, p.strategy.mlp_tile);
       const int64_t t = add.rows();
-      if (!shape.partial) add.elementwise(Kernel::norm_forward, t, d);
-      add.gemm(Kernel::gemm_nt, t, w, d);
-      if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
+      if (!shape.given_inner) {
+        add.gemm(Kernel::gemm_nt, t, w, d);
+        if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      }
       add.elementwise(Kernel::activation_forward, t, f);
       add.gemm(Kernel::gemm_nt, t, d, f);
+      if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
     }
     case OpKind::mlp_backward: {
       add.tiles(block, p.strategy.mlp_tile);
       const int64_t t = add.rows();
-      if (!shape.partial) add.elementwise(Kernel::norm_forward, t, d);
+      if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
+      }
+      if (norms_output) {
+        add.gemm(Kernel::gemm_nt, t, d, f);
+        add.elementwise(Kernel::norm_backward, t, d);
       }
       add.gemm(Kernel::gemm_nn, t, f, d);
       add.gemm(Kernel::gemm_tn, d, f, t);
@@ -410,7 +434,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_nn, t, d, w);
       add.gemm(Kernel::gemm_tn, w, d, t);
       if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
-      if (!shape.partial) add.elementwise(Kernel::norm_backward, t, d);
+      if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
     case OpKind::mlp_backward_input: {

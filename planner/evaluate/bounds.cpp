@@ -26,7 +26,7 @@ struct AttentionSeconds {
 
 // Seconds of ops that do not depend on a tile.
 struct Seconds {
-  double embed_forward, embed_backward, out_forward, out_backward, norm_forward, norm_backward;
+  double embed_forward, embed_backward, norm_forward, norm_backward;
   AttentionSeconds attention;
   std::array<double, kTensorCount> h2d, d2h, read, write;  // one unit
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
@@ -36,9 +36,12 @@ struct Seconds {
       gradients_reduce;  // by unit kind
 };
 
+// Seconds of the ops that a tile's knob is about.
+using OfTile = std::array<double, 5>;
+
 struct TileSeconds {
   int64_t tile;
-  std::array<double, 3> seconds;
+  OfTile seconds;
 };
 
 // Values that depend on the knobs that change sizes (strategy/knobs.h).
@@ -83,9 +86,8 @@ struct Bounds::State {
   double attention_resident(const Table& t, OpKind kind) const;
   double attention_in_window(const Table& t, OpKind kind, int64_t chunks) const;
   double attention_parts(const Table& t, OpKind kind, int64_t chunks, int64_t of_part) const;
-  const std::array<double, 3>& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
-                                    int64_t Strategy::*knob,
-                                    const std::array<OpShape, 3>& shapes) const;
+  const OfTile& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
+                     int64_t Strategy::*knob, std::initializer_list<OpShape> shapes) const;
   void count_states(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
   void count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
   void count_compute(const StrategyTraits& f, Table& t, StreamLoad& busy) const;
@@ -274,17 +276,10 @@ void Bounds::State::fill(Table& t) {
   };
   const ParallelLayout& parallel = t.program.strategy.parallel;
   const bool is_tensor_parallel = parallel.tensor > 1;
-  const auto part = [&](OpKind kind) {
-    OpShape shape = shape_of(kind);
-    shape.partial = is_tensor_parallel;
-    return seconds(t, shape);
-  };
   all.embed_forward = of(embed_forward);
   all.embed_backward = of(embed_backward);
   all.norm_forward = of(norm_forward);
   all.norm_backward = of(norm_backward);
-  all.out_forward = part(out_forward);
-  all.out_backward = part(out_backward);
   all.attention = attention(t);
   for (int i = 0; i < kTensorCount; ++i) {
     const Tensor tensor = static_cast<Tensor>(i);
@@ -335,15 +330,16 @@ void Bounds::State::fill(Table& t) {
   }
 }
 
-const std::array<double, 3>& Bounds::State::tile(Table& t, std::vector<TileSeconds>& known,
-                                                 int64_t rows, int64_t Strategy::*knob,
-                                                 const std::array<OpShape, 3>& shapes) const {
+const OfTile& Bounds::State::tile(Table& t, std::vector<TileSeconds>& known, int64_t rows,
+                                  int64_t Strategy::*knob,
+                                  std::initializer_list<OpShape> shapes) const {
   for (const TileSeconds& entry : known) {
     if (entry.tile == rows) return entry.seconds;
   }
   t.program.strategy.*knob = rows;
   TileSeconds& entry = known.emplace_back(TileSeconds{rows, {}});
-  for (size_t i = 0; i < shapes.size(); ++i) entry.seconds[i] = seconds(t, shapes[i]);
+  size_t i = 0;
+  for (const OpShape& shape : shapes) entry.seconds[i++] = seconds(t, shape);
   return entry.seconds;
 }
 
@@ -356,14 +352,17 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     return policy.where == Saved::recompute ? static_cast<double>(f.covered(policy, f.layers)) : 0;
   };
   OpShape forward = shape_of(OpKind::qkv_forward), backward = shape_of(OpKind::qkv_backward);
-  forward.normed = backward.normed = f.separate_norm;
+  forward.normed = backward.normed = f.separate_norm || f.tensor;
   OpShape queries = forward, queries_back = backward;
   queries.queries_only = queries_back.queries_only = true;
   // Groups that share keys and values project them once.
   const double kv =
       f.groups > 1 ? static_cast<double>(kv_groups(request.model, t.program.lengths)) : groups;
-  const std::array<double, 3>& project = tile(
-      t, t.projection, s.projection_tile, &Strategy::projection_tile, {forward, backward, queries});
+  OpShape out = shape_of(OpKind::out_forward), out_back = shape_of(OpKind::out_backward);
+  out.partial = out_back.partial = f.tensor;
+  const OfTile& project = tile(t, t.projection, s.projection_tile, &Strategy::projection_tile,
+                               {forward, backward, queries, out, out_back});
+  const double out_forward = project[3], out_backward = project[4];
   const double projection = chunks * (kv * project[0] + (groups - kv) * project[2]);
   const double projection_back =
       chunks * groups * (groups > kv ? kv / groups * project[1] : project[1]);
@@ -372,14 +371,16 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   mlp.partial = mlp_back.partial = f.tensor;
   OpShape mlp_back_saved = mlp_back;
   mlp_back_saved.saves_inner = true;
-  const std::array<double, 3>& inner =
+  const OfTile& inner =
       tile(t, t.mlp, s.mlp_tile, &Strategy::mlp_tile, {mlp, mlp_back, mlp_back_saved});
   const OpShape loss = shape_of(OpKind::loss);
-  const std::array<double, 3>& head =
+  const OfTile& head =
       tile(t, t.loss, s.loss_tile, &Strategy::loss_tile,
            {loss, shape_of(OpKind::embed_forward), shape_of(OpKind::embed_backward)});
 
   const bool attends = request.model.attention;
+  // The MLP's norm is a separate op only in a tensor group.
+  const bool norms_apart = attends ? f.separate_norm : f.tensor && request.model.norms_inputs();
   const AttentionSeconds& attention = one.attention;
   const double attend = f.streams ? attention.forward_pairs
                         : f.parts ? attention.forward_parts
@@ -390,8 +391,8 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   double sum = blocks * (head[0] + one.embed_backward);
   double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
   if (attends) {
-    forwards += layers * (projection + attend + blocks * one.out_forward);
-    sum += layers * (projection_back + attend_back + blocks * one.out_backward);
+    forwards += layers * (projection + attend + blocks * out_forward);
+    sum += layers * (projection_back + attend_back + blocks * out_backward);
   }
   sum +=
       blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
@@ -399,7 +400,7 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     // Slices have their keys and values.
     const double project_again = f.slices > 1 ? chunks * project[2] : projection;
     sum += recomputed(s.qkv) * project_again + recomputed(s.attention_out) * attend +
-           recomputed(s.mlp_input) * blocks * one.out_forward;
+           recomputed(s.mlp_input) * blocks * out_forward;
   }
   if (f.again) {
     const auto more = static_cast<double>(f.blocks_again());
@@ -407,12 +408,15 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
     if (attends) {
       sum += layers *
              (static_cast<double>(f.chunks_again()) * project[2] +
-              (f.streams ? attention.again_pairs : attention.again_parts) + more * one.out_forward);
+              (f.streams ? attention.again_pairs : attention.again_parts) + more * out_forward);
     }
-    if (attends ? f.separate_norm : f.tensor) sum += more * layers * one.norm_forward;
+    if (norms_apart) sum += more * layers * one.norm_forward;
   }
-  // The MLP's norm is a separate op only in a tensor group.
-  if (attends ? f.separate_norm : f.tensor) {
+  if (f.parts_of_outputs) {
+    // Computed again before the gradients of their norms.
+    sum += blocks * ((attends ? layers * out_forward : 0) + recomputed(s.mlp_inner) * inner[0]);
+  }
+  if (norms_apart) {
     forwards += blocks * layers * one.norm_forward;
     sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
                      (attends ? recomputed(s.qkv) * one.norm_forward : 0));
@@ -598,7 +602,8 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     // twice.
     const double sublayers = attends ? 2 : 1;
     const double once = layers * sublayers * (one.tokens_gather + one.tokens_scatter);
-    const double twice = once + layers * sublayers * one.tokens_gather;
+    const double summed_again = f.parts_of_outputs ? one.tokens_scatter : 0;
+    const double twice = once + layers * sublayers * (one.tokens_gather + summed_again);
     const auto blocks = static_cast<double>(f.blocks);
     const double back = blocks * twice + static_cast<double>(f.blocks_again()) * once;
     forwards += blocks * once;

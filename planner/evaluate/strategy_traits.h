@@ -33,7 +33,8 @@ struct StrategyTraits {
         kv_outer(s.backward_order == BackwardOrder::kv_outer && !ring && groups == 1),
         block_between_uses(blocks > 1 && s.between_uses == Tier::host),
         chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
-        separate_norm(n.block > n.chunk || tensor),
+        separate_norm((n.block > n.chunk || tensor) && request.model.norms_inputs()),
+        parts_of_outputs(tensor && request.model.norms_outputs()),
         window(key_window(request.model, n.chunk)) {}
 
   /// The number of the first `of_first` layers that the policy covers.
@@ -51,8 +52,10 @@ struct StrategyTraits {
   bool again;  // slices pass forward again
   bool sharded, gathers, ring, tensor, exchanges, streams;
   bool parts;  // K,V are in several buffers: of a chunk if they stream, else of a slice
-  bool kv_outer, block_between_uses, chunk_between_uses, separate_norm;
-  KeyWindow window;  // of all layers
+  bool kv_outer, block_between_uses, chunk_between_uses;
+  bool separate_norm;     // the norm of attention's input is an op of its own
+  bool parts_of_outputs;  // in a tensor group outputs are summed before their norms, also again
+  KeyWindow window;       // of all layers
 };
 
 /// Workspaces that depend on a tile.

@@ -102,10 +102,11 @@ struct OpShape {
   bool first = false;        // attention, vocabulary_merge, _combine: no earlier result
   bool into_sum = false;     // attention_forward: o_sum is given
   bool saves_inner = false;  // mlp: inner is written (forward) or given (backward)
+  bool given_inner = false;  // mlp_forward: inner is read
   bool normed = false;       // qkv: the norm is a separate op
   bool to_heads = false;     // all_to_all: from tokens to heads
   bool of_mlp = false;       // norm, residual: the MLP's, not attention's
-  bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norm,
+  bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norms,
                          // residual nor the bias that is added once
   bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
   bool on_host = false;       // adamw: on the host's processor and memory

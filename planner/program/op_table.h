@@ -77,16 +77,21 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"params", r, params},
          {"x", r, residual, optional},
          {"o", r, {o}},
-         {"y", w, residual | part}}),
-    // x may be y. One rank's part overwrites the normed rows.
+         {"y", w, residual | part},
+         {"workspace", w, {ws_out}, optional}}),
+    // x may be y. One rank's part overwrites the normed rows, unless these are needed again.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},
-         {"x", w, residual | h},
+         {"x", w, residual | h | part},
          {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
-         {"inner", w, {inner}, optional}}),
+         {"inner", w | r, {inner}, optional}}),
+    // A norm of the output overwrites the sum.
     row(OpKind::residual_forward, "residual_forward", elementwise, compute,
-        {{"params", r, params}, {"x", r, residual}, {"sum", r, {sum_own}}, {"y", w, residual}}),
+        {{"params", r, params},
+         {"x", r, residual},
+         {"sum", r | rw, {sum_own}},
+         {"y", w, residual}}),
     // With tied embeddings the output matrix is in the embedding unit. dx may be x.
     row(OpKind::loss, "loss", product, compute,
         {{"head", r, {params_head}},
@@ -169,7 +174,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"o", r, {o}},
          {"d_o", w, {o}},
          {"delta", w, {delta, delta_own}},
-         {"grads", rw, grads}}),
+         {"grads", rw, grads},
+         {"workspace", w, {ws_out}, optional}}),
     row(OpKind::out_backward_input, "out_backward_input", product, compute,
         {{"params", r, params},
          {"dx", r, {dx, dx_all}},
@@ -222,9 +228,12 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dx", r | rw, gradient},
          {"grads", rw, grads},
          {"to", w, {dx}, optional}}),
-    // The gradient of a bias.
+    // The gradient of a bias. With norms of outputs the sum is there, and becomes its gradient.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
-        {{"dx", r, gradient}, {"grads", rw, grads}}),
+        {{"params", r, params, optional},
+         {"dx", r, gradient},
+         {"sum", rw, {sum_own}, optional},
+         {"grads", rw, grads}}),
     // Where layers work on a share of the tokens: their rows of the residual or of its gradient,
     // taken from those of more tokens, and put back in their place.
     row(OpKind::select_rows, "select_rows", elementwise, compute,
@@ -233,11 +242,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"rows", r, gradient}, {"all", rw, gradient}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
-    // Adds what other ranks have computed: gradients of a ring or of shared attention, or what
-    // shares
-    // of a cut vocabulary give.
+    // Adds what other ranks have computed: gradients of a ring or of shared attention, what shares
+    // of a cut vocabulary give, or a tensor group's gradient of an input without a norm.
     tensor_row(OpKind::add, "add", elementwise, compute,
-               {{"sum", rw, {dk_all, dv_all, dq, dk, dv, x, sum_own}},
+               {{"sum", rw, gradient | TensorSet{dk_all, dv_all, dq, dk, dv, sum_own}},
                 {"part", r, {dk_all, dv_all, dq, dk, dv, x, sum_own}}}),
     tensor_row(OpKind::zero, "zero", state, compute,
                {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm}}),
@@ -280,7 +288,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                 {"next_v", w, {v_all, dv_all}}}),
     // Gathers a unit's shards, whose own one may lie in the whole; or own tokens in a tensor group.
     tensor_row(OpKind::all_gather, "all_gather", exchange, comm,
-               {{"part", r, all_params | param_shards | gradient | h_own},
+               {{"part", r, all_params | param_shards | gradient | TensorSet{h_own, sum_own}},
                 {"whole", w | rw, all_params | h | dx_all}}),
     // Adds the ranks' sum of gradients to the shard; or sums the parts in a tensor group.
     tensor_row(OpKind::reduce_scatter, "reduce_scatter", exchange, comm,

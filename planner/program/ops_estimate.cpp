@@ -46,7 +46,9 @@ class Counter {
     chunk_between_uses_ = lengths.chunks() > 1 && s_.between_uses == Tier::host ? 1 : 0;
     tensor_ = p_.tensor > 1 ? 1 : 0;
     exchange_ = p_.ulysses > 1 ? 1 : 0;
-    const bool separate = lengths.block > lengths.chunk || p_.tensor > 1;
+    norms_inputs_ = model_.norms_inputs();
+    norms_outputs_ = model_.norms_outputs() ? 1 : 0;
+    const bool separate = (lengths.block > lengths.chunk && norms_inputs_) || p_.tensor > 1;
     separate_norm_ = separate ? norm() : 0;
     ring_steps_ = static_cast<double>(p_.ring - 1);
     own_ = place_of(p_, request.rank).ring;
@@ -85,13 +87,14 @@ class Counter {
       &Strategy::mlp_inner};
 
   // --- sublayers, one op each without a tensor group
-  double norm() const { return 1 + tensor_; }
+  double norm() const { return (norms_inputs_ ? 1 : 0) + tensor_; }
   double project_out() const { return 1 + 2 * tensor_; }
-  double mlp() const { return 1 + 4 * tensor_; }
-  double mlp_gradient() const { return 1 + tensor_ * (5 + (model_.mlp_bias ? 1 : 0)); }
-  double project_out_gradient() const {
-    return 1 + tensor_ * (1 + (model_.attention_out_bias ? 1 : 0));
-  }
+  double mlp() const { return 1 + tensor_ * (2 + norm()); }
+  double mlp_gradient() const { return 1 + tensor_ * (2 + norm() + of_output(model_.mlp_bias)); }
+  double project_out_gradient() const { return 1 + tensor_ * of_output(model_.attention_out_bias); }
+  // The gradient of a tensor group's output: its gather, and that of a bias, or the part, its sum
+  // and the norm.
+  double of_output(bool biased) const { return 1 + (norms_outputs_ > 0 ? 3 : biased ? 1 : 0); }
   double pairs_of(double chunks) const {
     return static_cast<double>(window_.pairs(std::llround(chunks)));
   }
@@ -224,7 +227,7 @@ class Counter {
     }
     // The recomputed norm and its gradient, the exchanges of gradients, and the projection's
     // backward.
-    if (separate_norm_ > 0) ops += 2 * blocks_ * norm();
+    if (separate_norm_ > 0) ops += blocks_ * (norm() + 1 + tensor_);
     ops += chunks_ * (2 * exchange_ + 1);
     return ops + attention_gradient(saved);
   }
@@ -318,7 +321,8 @@ class Counter {
   double kv_moves_ = 1;  // ops that move a chunk of streamed K or V
   // Ops that each of these adds to a chunk, block or sublayer: 0 or 1.
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
-  double separate_norm_ = 0;
+  double separate_norm_ = 0, norms_outputs_ = 0;
+  bool norms_inputs_ = true;
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
   int64_t own_ = 0;                                              // ring position
   KeyWindow window_;                                             // of the kind that is counted

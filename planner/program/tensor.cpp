@@ -136,6 +136,7 @@ std::string_view name_of(Tensor tensor) {
                                                "attention workspace",
                                                "mlp workspace",
                                                "mlp workspace",
+                                               "output workspace",
                                                "loss workspace",
                                                "vocabulary workspace",
                                                "mlp backward workspace",
@@ -292,6 +293,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_attention_forward) = ws.attention_forward;
   at(ws_mlp_forward) = ws.mlp_forward;
   at(ws_mlp_forward_saving) = ws.mlp_forward_saving;
+  at(ws_out) = ws.out;
   at(ws_loss) = ws.loss;
   at(ws_vocabulary) = ws.vocabulary;
   at(ws_mlp_backward) = ws.mlp_backward;

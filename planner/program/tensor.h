@@ -104,6 +104,7 @@ enum class Tensor : uint8_t {
   ws_attention_forward,
   ws_mlp_forward,
   ws_mlp_forward_saving,
+  ws_out,
   ws_loss,
   ws_vocabulary,
   ws_mlp_backward,

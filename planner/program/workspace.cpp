@@ -79,17 +79,19 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
   Workspaces ws;
-  ws.qkv_forward = bytes(qkv_rows, d);
-  // In a tensor group the MLP's input is normed already, so no normed rows are kept.
-  const int64_t normed = tensor > 1 ? 0 : d;
+  const int64_t input = m.norms_inputs() ? d : 0, output = m.norms_outputs() ? d : 0;
+  ws.qkv_forward = bytes(qkv_rows, input);
+  // In a tensor group norms are ops of their own.
+  const int64_t normed = tensor > 1 ? 0 : d, normed_back = tensor > 1 ? 0 : input + output;
+  ws.out = tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output);
   ws.mlp_forward = bytes(mlp_rows, normed + w + f);
   ws.mlp_forward_saving = bytes(mlp_rows, normed + f);
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.vocabulary = bytes(loss_rows, m.vocab);
-  ws.mlp_backward = bytes(mlp_rows, normed + w + f);
-  ws.mlp_backward_saved = bytes(mlp_rows, normed + f);
+  ws.mlp_backward = bytes(mlp_rows, normed_back + w + f);
+  ws.mlp_backward_saved = bytes(mlp_rows, normed_back + f);
   ws.mlp_backward_input = bytes(mlp_rows, f);
-  ws.qkv_backward = bytes(qkv_rows, d + (m.qk_norm ? q_width : 0));
+  ws.qkv_backward = bytes(qkv_rows, input + (m.qk_norm ? q_width : 0));
   ws.qkv_backward_input = bytes(qkv_rows, m.qk_norm ? q_width : 0);
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");

@@ -22,6 +22,7 @@ struct Workspaces {
   int64_t qkv_forward = 0;
   int64_t attention_forward = 0;
   int64_t mlp_forward = 0, mlp_forward_saving = 0;
+  int64_t out = 0;  // of the output projection, forward and backward
   int64_t loss = 0, vocabulary = 0;
   int64_t mlp_backward = 0, mlp_backward_saved = 0, mlp_backward_input = 0;
   int64_t attention_backward = 0;

@@ -26,6 +26,7 @@ struct ScheduleFamily {
   bool gradient_in_t = false;       ///< and T computes the gradient of the output, not S
   bool offloads = false;            ///< its lists copy what forwards save to the host and back
   bool recomputes = false;          ///< its lists repeat forwards before their backward
+  bool splits_backward = false;     ///< gradients of weights are actions of their own
   /// Whether plans may use it. False if it copies the model, or has parts of a layer on several
   /// ranks.
   bool plannable = true;

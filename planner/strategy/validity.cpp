@@ -66,6 +66,16 @@ std::string nearest_divisors(int64_t whole, int64_t wanted) {
   return fmt::format("{} or {}", below, above);
 }
 
+// Whether gradients of weights are actions of their own.
+bool splits_backward(const Question& q) {
+  if (q.family->splits_backward) return true;
+  const auto weights = [](const Action& a) { return a.kind == ActionKind::backward_weight; };
+  const auto& lists = q.pipeline().lists;
+  return std::any_of(lists.begin(), lists.end(), [&](const std::vector<Action>& list) {
+    return std::any_of(list.begin(), list.end(), weights);
+  });
+}
+
 bool fits_tensor(const ModelSpec& model, int64_t degree) {
   const auto fits = [&](const LayerRun& run) { return run.ffn % degree == 0; };
   return model.heads % degree == 0 && model.kv_heads % degree == 0 && model.ffn % degree == 0 &&
@@ -204,6 +214,21 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{"groups of heads attend to the whole sequence at once",
                     fmt::format("set chunk_tokens to {}, or head_groups to 1", q.sequence)};
      }},
+    {Rule::combination, "head_groups",
+     [](const Question& q) { return q.s.head_groups == 1 || !q.model.qk_norm_of_token; },
+     [](const Question& q) {
+       return Words{
+           fmt::format("the norms of q and k of {} are over all heads at once", q.model.name),
+           "set head_groups to 1"};
+     }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) { return q.mesh().tensor == 1 || !q.model.qk_norm_of_token; },
+     [](const Question& q) {
+       return Words{
+           fmt::format("the norms of q and k of {} are over all heads, and a rank has some",
+                       q.model.name),
+           "set tensor to 1, and shard the sequence with ulysses or ring"};
+     }},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {
        return q.mesh().shards() == 1 || q.mesh().zero == 3 || q.s.parameters == Tier::device;
@@ -327,6 +352,14 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
        return Words{.what = fmt::format("{} takes {}", q.pipeline().schedule,
                                         q.family->takes_memory_limit ? "a number >= 0" : "none"),
                     .got = std::to_string(q.pipeline().in_flight)};
+     }},
+    {Rule::schedule, "pipeline.schedule",
+     [](const Question& q) { return !q.model.norms_outputs() || !splits_backward(q); },
+     [](const Question& q) {
+       return Words{fmt::format("{} splits the backward, which layers of {}, with norms of their "
+                                "outputs, do not yet",
+                                q.pipeline().schedule, q.model.name),
+                    "try 1f1b, interleaved-1f1b or seq1f1b"};
      }},
     {Rule::schedule, "pipeline.split",
      [](const Question& q) {

@@ -81,6 +81,18 @@ TEST_CASE("--set replaces a figure of the hardware as the flag for it does") {
         longest("--device-memory", "32MiB"));
 }
 
+TEST_CASE("--reserve leaves less memory of each device") {
+  const auto longest = [](std::vector<std::string> flags) {
+    std::vector<std::string> arguments{"max-seq", "--model",    "tiny-llama", "--hw",
+                                       kHardware, "--strategy", "baseline"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return longspan_json(arguments).at("results")[0].at("sequence_tokens").get<int64_t>();
+  };
+  CHECK(longest({"--device-memory", "48MiB", "--reserve", "16MiB"}) ==
+        longest({"--device-memory", "32MiB"}));
+  CHECK(longest({"--device-memory", "48MiB"}) > longest({"--device-memory", "32MiB"}));
+}
+
 // What `explain` says of a change is what `simulate` says of the plan with it.
 void check_neighbours_of_pipeline(const std::string& file, const std::string& changed) {
   const json document = longspan_json({"explain", file});
@@ -183,7 +195,7 @@ TEST_CASE("models whose layers differ are shown, planned, simulated and explaine
   CHECK(shown.at("layers") == 20);
   CHECK(shown.at("runs").size() == 5);
   CHECK(shown.at("runs")[1].at("ffn") == 5 * 3072);
-  CHECK(shown.at("units").size() == 7);  // both ends, and a layer of each run
+  CHECK(shown.at("units").size() == 6);  // both ends, and a layer of each kind
   CHECK_THAT(longspan({"models", "show", model}).out,
              Contains("layer 8, without attention, ffn 15360") &&
                  Contains("layers 10 to 15, on 50.0 % of the tokens"));

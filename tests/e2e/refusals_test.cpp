@@ -140,6 +140,8 @@ TEST_CASE("flags are checked") {
   check_refused(plan({"--seq", "1K", "--max-gpus", "2"}), 2, {"1 device", "got 2"});
   check_refused(plan({"--seq", "1K", "--max-gpus", "-1"}), 2, {"--max-gpus"});
   check_refused(plan({"--seq", "1K", "--device-memory", "0"}), 2, {"--device-memory"});
+  check_refused(plan({"--seq", "1K", "--reserve", "999TiB"}), 2, {"--reserve", "leaves nothing"});
+  check_refused(plan({"--seq", "1K", "--reserve", "much"}), 2, {"--reserve", "much"});
   check_refused(plan({"--seq", "1K", "--set", "link.latency_seconds"}), 2, {"--set", "KEY=VALUE"});
   check_refused(plan({"--seq", "1K", "--set", "link.latency=1e-5"}), 2,
                 {"--set", "\"link.latency_seconds\""});

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "planner/program/layer_kinds.h"
+#include "planner/schedule/registry.h"
 #include "tests/engine/plan_reference.h"
 #include "tests/engine/world_runner.h"
 #include "tests/length.h"
@@ -19,11 +20,14 @@ using Catch::Matchers::Contains;
 // Single precision over a few hundred terms.
 constexpr double kReferenceTolerance = 1e-5;
 
-ModelSpec model_in_turn(int64_t turn, int64_t variant) {
-  const ModelSpec models[] = {model_with_heads(small_gpt(), 8, 8),
-                              model_with_heads(small_llama(), 8, 2),
-                              model_with_heads(small_qwen(), 8, 2)};
-  return in_runs(models[turn % 3], variant);
+// The last two norm the outputs of layers.
+constexpr int64_t kModels = 5;
+ModelSpec model_in_turn(int64_t turn, int64_t variant, int64_t of = kModels) {
+  const ModelSpec models[kModels] = {
+      model_with_heads(small_gpt(), 8, 8), model_with_heads(small_llama(), 8, 2),
+      model_with_heads(small_qwen(), 8, 2), model_with_heads(small_gemma(), 8, 2),
+      model_with_heads(small_olmo(), 8, 2)};
+  return in_runs(models[turn % of], variant);
 }
 
 StepCase step_of(int64_t variant, int64_t turn, const Strategy& strategy,
@@ -47,7 +51,7 @@ TEST_CASE("runs of layers give the numbers of the reference", "[runs]") {
     plans["whole"].chunk_tokens = plans["whole"].block_tokens = 96;
     plans["tiled, stored"] = tensor_strategies(16, 96).at("tiled, stored");
     for (const auto& [name, strategy] : plans) {
-      for (int64_t model = 0; model < 3; ++model) {
+      for (int64_t model = 0; model < kModels; ++model) {
         const StepCase step = step_of(variant, turn++ % 2 + 2 * model, strategy, {}, 96);
         INFO(step.model.name << ", " << name);
         check_against_reference(step, kReferenceTolerance);
@@ -74,7 +78,8 @@ TEST_CASE("gradients of weights of runs may come later", "[runs]") {
   int64_t turn = 0;
   for (int64_t variant = 0; variant < kLayerVariants; ++variant) {
     for (const auto& [name, strategy] : strategies(16)) {
-      StepCase step = step_of(variant, turn++, strategy, {}, 32);
+      StepCase step = step_of(variant, turn, strategy, {}, 32);
+      step.model = model_in_turn(turn++, variant, kModels - 2);
       step.splits_backward = true;
       INFO(step.model.name << ", " << name);
       check_against_reference(step, kReferenceTolerance);
@@ -125,8 +130,11 @@ TEST_CASE("a tensor group takes runs of layers", "[runs]") {
       for (const auto& [name, strategy] : plans) {
         if (!in_turn(turn++, 2)) continue;
         StepCase step = step_of(variant, turn, strategy, {}, 64);
-        step.model =
-            in_runs(model_with_heads(turn % 2 == 0 ? small_gpt() : small_llama(), 8, 8), variant);
+        step.model = in_runs(model_with_heads(turn % 3 == 0   ? small_gpt()
+                                              : turn % 3 == 1 ? small_llama()
+                                                              : small_gemma(),
+                                              8, 8),
+                             variant);
         step.strategy.parallel = {.data = data, .zero = zero, .tensor = tensor};
         if (zero == 1) step.strategy.parameters = Tier::device;
         INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
@@ -141,7 +149,8 @@ TEST_CASE("groups of heads take runs of layers", "[runs]") {
   for (int64_t variant = 0; variant < kLayerVariants; ++variant) {
     for (const int64_t ulysses : {1, 2}) {
       for (const auto& [name, strategy] : group_strategies(16)) {
-        StepCase step = step_of(variant, 3 * turn++, strategy, {1, 1, ulysses}, 16);
+        StepCase step = step_of(variant, turn, strategy, {1, 1, ulysses}, 16);
+        step.model = model_in_turn(3 * (turn++ % 2), variant);
         step.strategy.head_groups = 2;
         INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
         check_against_one_rank(step);
@@ -175,6 +184,9 @@ TEST_CASE("pipelines are cut within and between runs of layers", "[runs]") {
                                  : mesh.ring > 1 ? 64
                                                  : 32;
         StepCase step = step_of(variant, turn, plan->second, mesh, sequence);
+        if (schedule_family(c.schedule).splits_backward) {
+          step.model = model_in_turn(turn, variant, kModels - 2);
+        }
         if (mesh.tensor > 1) step.model = in_runs(model_with_heads(small_gpt(), 8, 8), variant);
         step.microbatches = c.microbatches;
         step.strategy.parallel.pipeline = {c.stages, c.schedule, c.virtual_stages, c.slices,

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "planner/strategy/presets.h"
+#include "planner/strategy/validity.h"
 #include "tests/engine/plan_reference.h"
 #include "tests/length.h"
 
@@ -93,10 +94,11 @@ std::map<std::string, Strategy> knob_plans(int64_t sequence) {
 // Each plan on all models, or by default on one of them in turn.
 TEST_CASE("every knob gives the numbers of the reference", "[numerics]") {
   int64_t first = 0;
-  for (const ModelSpec& model : {small_gpt(), small_llama(), small_qwen()}) {
+  for (const ModelSpec& model :
+       {small_gpt(), small_llama(), small_qwen(), small_gemma(), small_olmo()}) {
     int64_t turn = first++;
     for (const auto& [name, strategy] : knob_plans(96)) {
-      if (!in_turn(turn++, 3)) continue;
+      if (!in_turn(turn++, 3) || !is_valid(strategy, model, 96)) continue;
       INFO(model.name << ": " << name);
       StepCase step;
       step.model = model;

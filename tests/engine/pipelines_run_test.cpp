@@ -118,9 +118,13 @@ const std::vector<Case> kCut = {
 
 StepCase step_of(const Case& c, const ParallelLayout& mesh, int64_t turn) {
   StepCase step;
-  step.model = turn % 3 == 0   ? model_with_heads(small_gpt(), 8, 8)
-               : turn % 3 == 1 ? model_with_heads(small_llama(), 8, 2)
-                               : model_with_heads(small_qwen(), 8, 2);
+  const ModelSpec models[] = {
+      model_with_heads(small_gpt(), 8, 8), model_with_heads(small_llama(), 8, 2),
+      model_with_heads(small_qwen(), 8, 2), model_with_heads(small_gemma(), 8, 2),
+      model_with_heads(small_olmo(), 8, 2)};
+  // A split backward takes no norms of outputs, and tensor groups no norms over all heads.
+  step.model = models[turn % (schedule_family(c.schedule).splits_backward ? 3 : 5)];
+  if (mesh.tensor > 1) step.model.qk_norm_of_token = false;
   step.model.layers = c.stages * c.virtual_stages + turn % 2;
   step.strategy.parallel = mesh;
   step.strategy.parallel.pipeline = {c.stages, c.schedule, c.virtual_stages, c.slices,

@@ -62,10 +62,14 @@ std::vector<std::vector<float>> case_weights(const StepCase& step);
 StepOutcome run_step(const StepCase& step, Communicator* comm = nullptr);
 
 /// Small models with every feature: GPT-2 style; Llama style with GQA, H*D != d, RoPE scaling and
-/// qkv biases; Qwen3 style with q/k norms and tied embeddings.
+/// qkv biases; Qwen3 style with q/k norms and tied embeddings; Gemma-3 style with GeGLU, a scaled
+/// embedding and norms by 1 + weight, also of outputs; OLMo-2 style with norms of outputs alone and
+/// q/k norms over all heads.
 ModelSpec small_gpt();
 ModelSpec small_llama();
 ModelSpec small_qwen();
+ModelSpec small_gemma();
+ModelSpec small_olmo();
 
 /// Layers that attend to a window, and rotate differently or not, around one that does not; all
 /// have sinks.

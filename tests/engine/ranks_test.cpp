@@ -15,8 +15,9 @@
 namespace longspan::testing {
 
 TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") {
-  const std::vector<ModelSpec> models = {model_with_heads(small_gpt(), 8, 8),
-                                         model_with_heads(small_llama(), 8, 2)};
+  const std::vector<ModelSpec> models = {
+      model_with_heads(small_gpt(), 8, 8), model_with_heads(small_llama(), 8, 2),
+      model_with_heads(small_gemma(), 8, 2), model_with_heads(small_olmo(), 8, 2)};
   int64_t turn = 0;
   for (const int64_t size : {2, 4, 8}) {
     for (int64_t zero = 0; zero <= 3; ++zero) {
@@ -24,10 +25,10 @@ TEST_CASE("every kind of parallelism gives the numbers of one rank", "[ranks]") 
            {ParallelLayout{1, 1, size, zero}, ParallelLayout{size, 1, 1, zero},
             ParallelLayout{1, size, 1, zero}, ParallelLayout{2, 1, size / 2, zero},
             ParallelLayout{1, 2, size / 2, zero}, ParallelLayout{1, 1, size, zero, false}}) {
-        const ModelSpec& model = models[(size + zero + parallel.ring) % 2];
         for (const auto& [name, strategy] : strategies(16)) {
           if (parallel.ring > 1 && name != "kept") continue;
           if (!in_turn(turn++, 7)) continue;
+          const ModelSpec& model = models[static_cast<size_t>(turn / 7 + size + zero) % 4];
           StepCase step;
           step.model = model;
           step.strategy = strategy;
@@ -77,8 +78,17 @@ TEST_CASE("a tensor group starts from the weights of one rank, bit for bit", "[r
 TEST_CASE("a tensor group gives the numbers of one rank", "[ranks]") {
   ModelSpec qwen = model_with_heads(small_qwen(), 8, 8);
   qwen.layers = 2;
+  ModelSpec olmo = model_with_heads(small_olmo(), 8, 8);
+  olmo.qk_norm_of_token = false;
+  ModelSpec biased = model_with_heads(small_gpt(), 8, 8);
+  biased.norm_placement = NormPlacement::both;
+  biased.qkv_bias = false;  // that of k has no gradient
   const std::vector<ModelSpec> models = {model_with_heads(small_gpt(), 8, 8),
-                                         model_with_heads(small_llama(), 8, 8), qwen};
+                                         model_with_heads(small_llama(), 8, 8),
+                                         qwen,
+                                         model_with_heads(small_gemma(), 8, 8),
+                                         olmo,
+                                         biased};
   const std::map<std::string, Strategy> plans = tensor_strategies(16, 64);
 
   int64_t turn = -1;
@@ -89,7 +99,7 @@ TEST_CASE("a tensor group gives the numbers of one rank", "[ranks]") {
       for (const auto& [name, strategy] : plans) {
         if (!in_turn(++turn, 3)) continue;
         StepCase step;
-        step.model = models[(turn + turn / 3) % 3];
+        step.model = models[(turn / 3) % 6];
         step.strategy = strategy;
         step.strategy.parallel = {.data = data, .zero = zero, .tensor = tensor};
         step.strategy.parallel.overlap = turn % 5 != 0;
@@ -114,12 +124,13 @@ TEST_CASE("groups of heads give the numbers of one rank with all heads at once",
       const ModelSpec models[] = {
           model_with_heads(small_gpt(), heads, heads),
           model_with_heads(small_llama(), heads, shares / 2),
-          model_with_heads(small_qwen(), heads, std::max<int64_t>(1, ulysses / 2))};
+          model_with_heads(small_qwen(), heads, std::max<int64_t>(1, ulysses / 2)),
+          model_with_heads(small_gemma(), heads, shares / 2)};
       // Every strategy is combined with every model, every ZeRO stage, and with and without overlap
       // and replicas.
       for (const auto& [name, strategy] : group_strategies(16)) {
         StepCase step;
-        step.model = models[(turn + turn / 3) % 3];
+        step.model = models[(turn + turn / 4) % 4];
         step.model.layers = 2;
         step.model.head_dim = 8;
         step.strategy = strategy;

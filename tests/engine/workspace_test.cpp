@@ -11,10 +11,17 @@
 namespace longspan {
 
 TEST_CASE("workspaces are what the CPU kernels declare") {
+  std::vector<ModelSpec> models;
   for (const char* name : {"tiny-gpt", "tiny-llama", "qwen3-0.6b", "llama-3.1-8b"}) {
-    const ModelSpec model = load_model(name);
+    for (int placement = 0; placement < 3; ++placement) {
+      models.push_back(load_model(name));
+      models.back().norm_placement = static_cast<NormPlacement>(placement);
+    }
+  }
+  models.back().qk_norm = models.back().qk_norm_of_token = true;
+  for (const ModelSpec& model : models) {
     for (const int64_t tile : {0, 1, 100, 4096}) {
-      INFO(name << " tile " << tile);
+      INFO(model.name << " tile " << tile);
       const Lengths lengths{8192, 2048, 1024};
       Strategy s;
       s.chunk_tokens = lengths.chunk;
@@ -27,6 +34,7 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
       CHECK(ws.qkv_backward == 4 * cpu::qkv_backward_workspace(model, lengths.chunk, chunk));
       CHECK(ws.attention_forward == 4 * cpu::attention_forward_workspace(model));
       CHECK(ws.attention_backward == 4 * cpu::attention_backward_workspace(model));
+      CHECK(ws.out == 4 * cpu::out_workspace(model, lengths.block, block));
       CHECK(ws.mlp_forward == 4 * cpu::mlp_forward_workspace(model, lengths.block, block, false));
       CHECK(ws.mlp_forward_saving ==
             4 * cpu::mlp_forward_workspace(model, lengths.block, block, true));

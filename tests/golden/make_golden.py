@@ -62,6 +62,22 @@ MODELS = {
         "pad_token_id": None, "use_sliding_window": True, "sliding_window": 7,
         "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True,
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    "tiny_olmo2": {
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "num_hidden_layers": 2,
+        "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 40, "vocab_size": 53, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6, "rope_theta": 500000.0, "attention_bias": False,
+        "hidden_act": "silu", "pad_token_id": None, "tie_word_embeddings": False},
+    # A window longer than the sequence, the same RoPE in all layers, and 16 = 4^2 so that the
+    # embedding's factor has no rounding.
+    "tiny_gemma3": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+        "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 36, "vocab_size": 53,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 6, "sliding_window": 1024,
+        "attention_bias": False, "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None,
+        "tie_word_embeddings": True},
 }
 SEQUENCE = 20
 AGREEMENT = 1e-10
@@ -92,14 +108,18 @@ def shapes(c):
     out["model.embed_tokens.weight"] = (c["vocab_size"], d)
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
-        out[p + "input_layernorm.weight"] = out[p + "post_attention_layernorm.weight"] = (d,)
+        for norm in norms(c):
+            out[p + norm + ".weight"] = (d,)
         for name, count in (("q", heads), ("k", c["num_key_value_heads"]),
                             ("v", c["num_key_value_heads"])):
             out[p + f"self_attn.{name}_proj.weight"] = (count * dim, d)
             if c["model_type"] == "qwen2":
                 out[p + f"self_attn.{name}_proj.bias"] = (count * dim,)
-        if c["model_type"] == "qwen3":
-            out[p + "self_attn.q_norm.weight"] = out[p + "self_attn.k_norm.weight"] = (dim,)
+        if c["model_type"] in ("qwen3", "gemma3_text", "olmo2"):
+            of_token = c["model_type"] == "olmo2"
+            out[p + "self_attn.q_norm.weight"] = (heads * dim if of_token else dim,)
+            out[p + "self_attn.k_norm.weight"] = (
+                c["num_key_value_heads"] * dim if of_token else dim,)
         out[p + "self_attn.o_proj.weight"] = (d, heads * dim)
         for name in ("gate", "up"):
             out[p + f"mlp.{name}_proj.weight"] = (ffn, d)
@@ -108,6 +128,16 @@ def shapes(c):
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = (c["vocab_size"], d)
     return out
+
+
+def norms(c):
+    """The norms of a layer, of the inputs of attention and MLP, and of their outputs."""
+    if c["model_type"] == "olmo2":
+        return ["post_attention_layernorm", "post_feedforward_layernorm"]
+    if c["model_type"] == "gemma3_text":
+        return ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                "post_feedforward_layernorm"]
+    return ["input_layernorm", "post_attention_layernorm"]
 
 
 def random_weights(c, generator):
@@ -119,7 +149,7 @@ def random_weights(c, generator):
         if name.endswith("bias"):
             values = 0.2 * values
         elif is_norm:
-            values = 1 + 0.2 * values
+            values = (0 if c["model_type"] == "gemma3_text" else 1) + 0.2 * values
         else:
             values = 0.3 * values
         weights[name] = values.float().double().requires_grad_()
@@ -184,26 +214,36 @@ def llama_logits(c, w, ids):
     heads, kv_heads, eps = c["num_attention_heads"], c["num_key_value_heads"], c["rms_norm_eps"]
     dim = c.get("head_dim", c["hidden_size"] // heads)
     frequencies = rope_frequencies(c, dim)
-    norm = lambda x, name: (
-        x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w[name + ".weight"])
+    gemma, olmo = c["model_type"] == "gemma3_text", c["model_type"] == "olmo2"
+    norm = lambda x, name: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (
+        w[name + ".weight"] + (1 if gemma else 0))
     dense = lambda x, name: F.linear(x, w[name + ".weight"], w.get(name + ".bias"))
     x = w["model.embed_tokens.weight"][ids]
+    if gemma:
+        x = x * math.sqrt(c["hidden_size"])
     for layer in range(c["num_hidden_layers"]):
         p = f"model.layers.{layer}."
-        normed = norm(x, p + "input_layernorm")
-        q = dense(normed, p + "self_attn.q_proj").unflatten(1, (heads, dim))
-        k = dense(normed, p + "self_attn.k_proj").unflatten(1, (kv_heads, dim))
+        normed = x if olmo else norm(x, p + "input_layernorm")
+        q = dense(normed, p + "self_attn.q_proj")
+        k = dense(normed, p + "self_attn.k_proj")
+        if olmo:  # over all heads of a token
+            q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
+        q, k = q.unflatten(1, (heads, dim)), k.unflatten(1, (kv_heads, dim))
         v = dense(normed, p + "self_attn.v_proj").unflatten(1, (kv_heads, dim))
-        if c["model_type"] == "qwen3":
+        if c["model_type"] in ("qwen3", "gemma3_text"):
             q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
         if c.get("no_rope_layers", [1] * c["num_hidden_layers"])[layer]:
             q, k = rotate(q, frequencies), rotate(k, frequencies)
         slides = "layer_types" in c and c["layer_types"][layer] == "sliding_attention"
-        attended = attention(q, k, v, c["sliding_window"] if slides else None)
-        x = x + dense(attended, p + "self_attn.o_proj")
-        normed = norm(x, p + "post_attention_layernorm")
-        inner = F.silu(dense(normed, p + "mlp.gate_proj")) * dense(normed, p + "mlp.up_proj")
-        x = x + dense(inner, p + "mlp.down_proj")
+        added = dense(attention(q, k, v, c["sliding_window"] if slides else None),
+                      p + "self_attn.o_proj")
+        x = x + (norm(added, p + "post_attention_layernorm") if gemma or olmo else added)
+        normed = x if olmo else norm(
+            x, p + ("pre_feedforward_layernorm" if gemma else "post_attention_layernorm"))
+        gate = dense(normed, p + "mlp.gate_proj")
+        activated = F.gelu(gate, approximate="tanh") if gemma else F.silu(gate)
+        added = dense(activated * dense(normed, p + "mlp.up_proj"), p + "mlp.down_proj")
+        x = x + (norm(added, p + "post_feedforward_layernorm") if gemma or olmo else added)
     output = w["model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"]
     return norm(x, "model.norm") @ output.T
 

@@ -504,8 +504,41 @@ TEST_CASE("Gemma-3 has local and global layers, in both forms of its RoPE") {
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
   CHECK(read(newer) == model);
+  // What Transformers would ignore.
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 700.0}};
+  CHECK_THROWS_WITH(read(newer),
+                    StartsWith("config.json: rope_parameters.full_attention: missing"));
+  CHECK_THROWS_WITH(read(with(gemma, "rope_scaling", {{"type", "linear"}, {"factor", 8.0}})),
+                    StartsWith("config.json: rope_scaling.type: expected rope_type"));
+  CHECK_THROWS_WITH(read(with(gemma, "original_max_position_embeddings", 20)),
+                    StartsWith("config.json: original_max_position_embeddings"));
   CHECK_THROWS_WITH(read(with(gemma, "final_logit_softcapping", 30.0)),
                     StartsWith("config.json: final_logit_softcapping"));
+}
+
+TEST_CASE("a multimodal Gemma-3 is planned as its text model") {
+  // https://huggingface.co/google/gemma-3-4b-pt
+  const Json config = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                       {"model_type", "gemma3"},
+                       {"text_config",
+                        {{"hidden_size", 2560},
+                         {"intermediate_size", 10240},
+                         {"model_type", "gemma3_text"},
+                         {"num_hidden_layers", 34},
+                         {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                         {"sliding_window", 1024}}},
+                       {"vision_config", {{"hidden_size", 1152}}}};
+  ModelSpec model = read(config);
+  CHECK_THAT(model.only_planned, Contains("vision tower"));
+  ModelSpec known = load_model("gemma-3-4b");
+  model.only_planned = known.only_planned = "";
+  model.name = known.name;
+  CHECK(model == known);
+  CHECK_THROWS_WITH(read(without(config, "text_config")),
+                    StartsWith("config.json: text_config: expected an object"));
+  Json broken = config;
+  broken["text_config"]["hidden_size"] = 0;
+  CHECK_THROWS_WITH(read(broken), StartsWith("config.json: text_config.hidden_size: expected"));
 }
 
 TEST_CASE("what cannot be trained is refused by name") {
@@ -568,7 +601,10 @@ TEST_CASE("models that cost what a plain one costs are planned as that, with a n
   planned(with(kGpt2, "activation_function", "gelu"), "activation is gelu");
   const Json untyped = without(kLlama31, "model_type");
   CHECK(read(with(untyped, "architectures", {"Phi3ForCausalLM"})).fused_projections);
-  planned(with(untyped, "architectures", {"Olmo2ForCausalLM"}), "outputs of attention");
+  const ModelSpec olmo = read(with(untyped, "architectures", {"Olmo2ForCausalLM"}));
+  CHECK(olmo.only_planned.empty());
+  CHECK(olmo.norm_placement == NormPlacement::output);
+  CHECK(olmo.qk_norm_of_token);
   CHECK(read(kLlama31).only_planned.empty());
 }
 

@@ -154,6 +154,7 @@ TEST_CASE("random strategies lower to legal programs for every rank of a tensor 
     const int64_t tensor = 2 << seed % 2, data = 1 + seed % 3;
     request.model.heads *= tensor;
     request.model.kv_heads *= tensor;
+    request.model.qk_norm_of_token = false;
     Strategy& s = request.strategy;
     s.head_groups = 1;
     s.block_tokens = request.sequence;
@@ -204,6 +205,7 @@ TEST_CASE("groups of heads lower to legal programs on any number of ranks", "[pr
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     StepRequest request = random_request(seed);
     Strategy& s = request.strategy;
+    request.model.qk_norm_of_token = false;
     request.model.heads = 16;
     request.model.kv_heads = int64_t{1} << seed % 5;
     s.chunk_tokens = s.block_tokens = request.sequence;

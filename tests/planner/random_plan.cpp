@@ -20,6 +20,13 @@ T one_of(std::mt19937_64& random, const std::vector<T>& values) {
   return values[random() % values.size()];
 }
 
+// Norms of the outputs of layers, of some models, by numbers of their own: those of the seed stay
+// what they are.
+NormPlacement random_placement(uint64_t seed) {
+  std::mt19937_64 random(seed + 77);
+  return random() % 2 == 0 ? NormPlacement::input : static_cast<NormPlacement>(random() % 3);
+}
+
 }  // namespace
 
 RandomPlan random_plan(uint64_t seed) {
@@ -34,6 +41,7 @@ RandomPlan random_plan(uint64_t seed) {
     StepRequest& request = plan.request;
     request.model = models[random() % 3];
     request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
+    request.model.norm_placement = random_placement(seed);
     request.dtype = default_dtype(plan.hw);
     request.microbatches = random() % 8 == 0 ? 3 : 1;
     const ParallelLayout mesh = one_of(random, meshes(request.model, plan.hw, {}));

@@ -4,6 +4,25 @@
 
 namespace longspan::testing {
 
+namespace {
+
+// Features of later models, by numbers of their own: those of the seed stay what they are.
+void add_features(uint64_t seed, StepRequest& request) {
+  std::mt19937_64 random(seed + 77);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  ModelSpec& m = request.model;
+  if (m.gated()) {
+    const Activation gated[] = {Activation::swiglu, Activation::geglu, Activation::clamped_swiglu};
+    m.activation = gated[pick(3)];
+  }
+  if (m.norm == Norm::rmsnorm) m.norm_offset = pick(3) == 0;
+  m.norm_placement = static_cast<NormPlacement>(pick(3));
+  if (pick(3) == 0) m.embedding_scale = 3;
+  if (m.qk_norm && request.strategy.head_groups == 1) m.qk_norm_of_token = pick(2) == 0;
+}
+
+}  // namespace
+
 StepRequest random_request(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
@@ -74,6 +93,7 @@ StepRequest random_request(uint64_t seed) {
     if (pick(4) == 0) m.rotary_share = 2.0 / static_cast<double>(m.head_dim);
     if (pick(4) == 0) m.attention_scale = 0.3;
   }
+  add_features(seed, request);
   return request;
 }
 

@@ -272,6 +272,38 @@ TEST_CASE("ranks that share attention take no windows") {
   CHECK_THAT(to_string(*violation), Catch::Contains("attend to a window"));
 }
 
+TEST_CASE("norms over all heads, and of outputs, are refused where ranks cannot compute them") {
+  ModelSpec of_token = twelve_heads(), of_outputs = twelve_heads();
+  of_token.qk_norm = of_token.qk_norm_of_token = true;
+  of_outputs.norm_placement = NormPlacement::output;
+  const Strategy groups = with(in_one_chunk(), [](Strategy& s) { s.head_groups = 2; });
+  const Strategy tensor = in_one_chunk({.tensor = 2}), ulysses = in_one_chunk({.ulysses = 2});
+  const auto words = [](const Strategy& s, const ModelSpec& model) {
+    const std::optional<Violation> violation = violation_of(s, model, kSequence);
+    return violation ? to_string(*violation) : "";
+  };
+  for (const Strategy& s : {groups, tensor}) {
+    CHECK_THAT(words(s, of_token), Catch::Contains("norms of q and k of " + of_token.name));
+    CHECK(words(s, of_outputs).empty());
+  }
+  CHECK(words(ulysses, of_token).empty());
+  const auto scheduled = [](std::string_view schedule, int64_t virtual_stages) {
+    return piped({.stages = 4, .schedule = schedule, .virtual_stages = virtual_stages});
+  };
+  for (const char* schedule : {"zb-h1", "zb-h2"}) {
+    CHECK(words(scheduled(schedule, 1), of_token).empty());
+    CHECK_THAT(words(scheduled(schedule, 1), of_outputs),
+               Catch::Contains(std::string(schedule) + " splits the backward"));
+  }
+  CHECK(words(scheduled("1f1b", 1), of_outputs).empty());
+  CHECK(words(scheduled("interleaved-1f1b", 2), of_outputs).empty());
+  Strategy lists = scheduled("lists", 1);
+  lists.parallel.pipeline.lists.resize(4);
+  CHECK(words(lists, of_outputs).empty());
+  lists.parallel.pipeline.lists[1] = {{ActionKind::backward_weight}};
+  CHECK_THAT(words(lists, of_outputs), Catch::Contains("splits the backward"));
+}
+
 TEST_CASE("an odd length does not divide among a tensor group") {
   Strategy s = in_one_chunk({.tensor = 6});
   CHECK(is_valid(s, twelve_heads(), kSequence));

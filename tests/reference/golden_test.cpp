@@ -84,6 +84,8 @@ TEST_CASE("the reference agrees with PyTorch", "[golden]") {
   check_golden("tiny_qwen2");
   check_golden("tiny_qwen3");
   check_golden("tiny_smollm3");
+  check_golden("tiny_olmo2");
+  check_golden("tiny_gemma3");
 }
 
 }  // namespace

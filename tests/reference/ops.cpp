@@ -62,29 +62,32 @@ RowStatistics row_statistics(Norm norm, const double* x, int64_t width, double e
 
 }  // namespace
 
-Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t width, double eps) {
+Matrix normalize(const NormShape& shape, const Matrix& x, Parameter w, Parameter b) {
+  const auto [norm, width, eps, offset] = shape;
   Matrix y(x.size());
   for (size_t row = 0; row < x.size(); row += width) {
     const RowStatistics s = row_statistics(norm, &x[row], width, eps);
     for (int64_t i = 0; i < width; ++i) {
-      y[row + i] = (x[row + i] - s.mean) * s.inverse * w.value[i] + (b.value ? b.value[i] : 0);
+      y[row + i] = (x[row + i] - s.mean) * s.inverse * (offset + w.value[i]);
+      if (b.value) y[row + i] += b.value[i];
     }
   }
   return y;
 }
 
-void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
-                        Matrix& dx, int64_t width, double eps) {
+void normalize_backward(const NormShape& shape, const Matrix& x, Parameter w, Parameter b,
+                        const Matrix& dy, Matrix& dx) {
+  const auto [norm, width, eps, offset] = shape;
   const auto count = static_cast<double>(width);
   for (size_t row = 0; row < x.size(); row += width) {
     const RowStatistics s = row_statistics(norm, &x[row], width, eps);
-    // With n = (x - mean) * inverse and g = dL/dn = dy * w:
+    // With n = (x - mean) * inverse and g = dL/dn = dy * (offset + w):
     //   dx = inverse * (g - mean(g) - n * mean(g * n)), the mean(g) term only where x is centred.
     double mean_g = 0;
     double mean_gn = 0;
     for (int64_t i = 0; i < width; ++i) {
       const double n = (x[row + i] - s.mean) * s.inverse;
-      const double g = dy[row + i] * w.value[i];
+      const double g = dy[row + i] * (offset + w.value[i]);
       mean_g += g / count;
       mean_gn += g * n / count;
       w.gradient[i] += dy[row + i] * n;
@@ -93,7 +96,7 @@ void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, co
     if (norm == Norm::rmsnorm) mean_g = 0;
     for (int64_t i = 0; i < width; ++i) {
       const double n = (x[row + i] - s.mean) * s.inverse;
-      const double g = dy[row + i] * w.value[i];
+      const double g = dy[row + i] * (offset + w.value[i]);
       dx[row + i] += s.inverse * (g - mean_g - n * mean_gn);
     }
   }
@@ -240,6 +243,24 @@ double silu(double x) { return x / (1 + std::exp(-x)); }
 double silu_derivative(double x) {
   const double s = 1 / (1 + std::exp(-x));
   return s * (1 + x * (1 - s));
+}
+
+Activated activate(Activation activation, double gate, double up) {
+  switch (activation) {
+    case Activation::gelu:
+      return {gelu(up), 0, gelu_derivative(up)};
+    case Activation::geglu:
+      return {gelu(gate) * up, gelu_derivative(gate) * up, gelu(gate)};
+    case Activation::clamped_swiglu: {
+      constexpr double limit = 7, steepness = 1.702;
+      const double x = std::min(gate, limit), y = std::clamp(up, -limit, limit) + 1;
+      const double s = 1 / (1 + std::exp(-steepness * x));
+      const double slope = s + steepness * x * s * (1 - s);
+      return {x * s * y, gate > limit ? 0 : slope * y, std::abs(up) > limit ? 0 : x * s};
+    }
+    default:
+      return {silu(gate) * up, silu_derivative(gate) * up, silu(gate)};
+  }
 }
 
 double cross_entropy(const Matrix& logits, const int32_t* labels, int64_t rows, int64_t vocab,

@@ -24,11 +24,16 @@ Matrix linear(const Matrix& x, Parameter w, Parameter b, int64_t rows, int64_t i
 void linear_backward(const Matrix& x, Parameter w, Parameter b, const Matrix& dy, Matrix& dx,
                      int64_t rows, int64_t in, int64_t out);
 
-/// layernorm: (x - mean) / sqrt(variance + eps) * w + b. rmsnorm: x / sqrt(mean(x^2) + eps) * w.
-/// Over each row of `width`.
-Matrix normalize(Norm norm, const Matrix& x, Parameter w, Parameter b, int64_t width, double eps);
-void normalize_backward(Norm norm, const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
-                        Matrix& dx, int64_t width, double eps);
+/// A norm over each row of `width`. layernorm: (x - mean) / sqrt(variance + eps) * (offset + w) +
+/// b. rmsnorm: x / sqrt(mean(x^2) + eps) * (offset + w).
+struct NormShape {
+  Norm norm;
+  int64_t width;
+  double eps, offset = 0;
+};
+Matrix normalize(const NormShape& shape, const Matrix& x, Parameter w, Parameter b);
+void normalize_backward(const NormShape& shape, const Matrix& x, Parameter w, Parameter b,
+                        const Matrix& dy, Matrix& dx);
 
 /// Returns the rotation of pair i of the D first dimensions of a head, which are rotated, per
 /// position: theta^(-2i/D). Linear scaling
@@ -67,6 +72,13 @@ double gelu_derivative(double x);
 /// x * sigmoid(x).
 double silu(double x);
 double silu_derivative(double x);
+
+/// The output of an MLP's activation from its gate (ignored by gelu) and up, and its derivatives by
+/// them.
+struct Activated {
+  double value = 0, by_gate = 0, by_up = 0;
+};
+Activated activate(Activation activation, double gate, double up);
 
 /// Mean over rows of -log softmax(logits)[label]. If `dlogits` is given it is set to the gradient.
 double cross_entropy(const Matrix& logits, const int32_t* labels, int64_t rows, int64_t vocab,

@@ -38,6 +38,9 @@ class UnitReader {
 struct LayerParameters {
   Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo, sinks;
   Parameter norm2, norm2_bias, gate, up, up_bias, down, down_bias;
+  // Norms of the outputs of attention and the MLP. Without norms of inputs they are in the places
+  // of norm1 and norm2.
+  Parameter out_norm1, out_norm1_bias, out_norm2, out_norm2_bias;
   int64_t ffn = 0;
   bool attends = true;
   int64_t window = 0;
@@ -51,7 +54,9 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   const int64_t a = m.attention_width();
   const int64_t g = m.kv_width();
   const bool centred = m.norm == Norm::layernorm;
-  const bool gated = m.activation == Activation::swiglu;
+  const bool gated = m.activation != Activation::gelu;
+  const bool both = m.norm_placement == NormPlacement::both;
+  const bool of_token = m.qk_norm_of_token;
   LayerParameters p;
   p.ffn = run.ffn;
   p.attends = run.attention;
@@ -65,11 +70,13 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
     p.bq = unit.take(a, m.qkv_bias);
     p.bk = unit.take(g, m.qkv_bias);
     p.bv = unit.take(g, m.qkv_bias);
-    p.q_norm = unit.take(m.head_dim, m.qk_norm);
-    p.k_norm = unit.take(m.head_dim, m.qk_norm);
+    p.q_norm = unit.take(of_token ? a : m.head_dim, m.qk_norm);
+    p.k_norm = unit.take(of_token ? g : m.head_dim, m.qk_norm);
     p.wo = unit.take(d * a);
     p.bo = unit.take(d, m.attention_out_bias);
     p.sinks = unit.take(m.heads, m.attention_sinks);
+    p.out_norm1 = unit.take(d, both);
+    p.out_norm1_bias = unit.take(d, both && centred);
   }
   p.norm2 = unit.take(d);
   p.norm2_bias = unit.take(d, centred);
@@ -78,13 +85,22 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   p.up_bias = unit.take(run.ffn, m.mlp_bias);
   p.down = unit.take(d * run.ffn);
   p.down_bias = unit.take(d, m.mlp_bias);
+  p.out_norm2 = unit.take(d, both);
+  p.out_norm2_bias = unit.take(d, both && centred);
   unit.finish();
+  if (m.norm_placement == NormPlacement::output) {
+    std::swap(p.norm1, p.out_norm1);
+    std::swap(p.norm1_bias, p.out_norm1_bias);
+    std::swap(p.norm2, p.out_norm2);
+    std::swap(p.norm2_bias, p.out_norm2_bias);
+  }
   return p;
 }
 
 /// Tensors that the forward of one layer saves for its backward.
 struct LayerValues {
-  Matrix input, normed1, q_raw, k_raw, q, k, v, attended, middle, normed2, gate, up, inner;
+  Matrix input, normed1, q_raw, k_raw, q, k, v, attended, projected, middle, normed2, gate, up,
+      inner, output;  // projected and output: of attention and the MLP, before their norms
 };
 
 class Model {
@@ -119,7 +135,7 @@ class Model {
     Matrix x = embed();
     for (const LayerParameters& p : layers_) put(layer_forward(p, taken(x, p)), p, x);
     last_ = std::move(x);
-    normed_ = normalize(m_.norm, last_, final_norm_, final_norm_bias_, m_.hidden, m_.norm_eps);
+    normed_ = normalize(norm(), last_, final_norm_, final_norm_bias_);
     logits_ = linear(normed_, output_, {}, rows_, m_.hidden, m_.vocab);
     return cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
   }
@@ -131,8 +147,7 @@ class Model {
     Matrix dnormed(normed_.size());
     linear_backward(normed_, output_, {}, dlogits, dnormed, rows_, m_.hidden, m_.vocab);
     Matrix dx(last_.size());
-    normalize_backward(m_.norm, last_, final_norm_, final_norm_bias_, dnormed, dx, m_.hidden,
-                       m_.norm_eps);
+    normalize_backward(norm(), last_, final_norm_, final_norm_bias_, dnormed, dx);
     for (int64_t l = m_.layers - 1; l >= 0; --l) {
       put(layer_backward(layers_[l], values_[l], taken(dx, layers_[l])), layers_[l], dx);
     }
@@ -161,7 +176,7 @@ class Model {
     Matrix x(rows_ * d);
     for (int64_t t = 0; t < rows_; ++t) {
       for (int64_t i = 0; i < d; ++i) {
-        x[t * d + i] = table_.value[tokens_[t] * d + i];
+        x[t * d + i] = m_.embedding_scale * table_.value[tokens_[t] * d + i];
         if (positions_.value) x[t * d + i] += positions_.value[t * d + i];
       }
     }
@@ -172,7 +187,7 @@ class Model {
     const int64_t d = m_.hidden;
     for (int64_t t = 0; t < rows_; ++t) {
       for (int64_t i = 0; i < d; ++i) {
-        table_.gradient[tokens_[t] * d + i] += dx[t * d + i];
+        table_.gradient[tokens_[t] * d + i] += m_.embedding_scale * dx[t * d + i];
         if (positions_.gradient) positions_.gradient[t * d + i] += dx[t * d + i];
       }
     }
@@ -226,23 +241,40 @@ class Model {
     }
   }
 
+  NormShape norm() const { return {m_.norm, m_.hidden, m_.norm_eps, m_.norm_offset ? 1.0 : 0.0}; }
+  /// The norm of q or k with `heads` heads.
+  NormShape head_norm(int64_t heads) const {
+    const int64_t width = (m_.qk_norm_of_token ? heads : 1) * m_.head_dim;
+    return {Norm::rmsnorm, width, m_.norm_eps, m_.norm_offset ? 1.0 : 0.0};
+  }
+  /// A norm where there is one.
+  Matrix normed(const Matrix& x, Parameter w, Parameter b) const {
+    return w.value ? normalize(norm(), x, w, b) : x;
+  }
+  void normed_backward(const Matrix& x, Parameter w, Parameter b, const Matrix& dy,
+                       Matrix& dx) const {
+    if (w.value) return normalize_backward(norm(), x, w, b, dy, dx);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] += dy[i];
+  }
+
   Matrix layer_forward(const LayerParameters& p, Matrix input) {
     const auto rows = static_cast<int64_t>(p.tokens.size());
     const int64_t d = m_.hidden;
-    const bool gated = m_.activation == Activation::swiglu;
     LayerValues s;
     s.input = std::move(input);
     s.middle = s.input;
     if (p.attends) attend(p, s);
 
-    s.normed2 = normalize(m_.norm, s.middle, p.norm2, p.norm2_bias, d, m_.norm_eps);
+    s.normed2 = normed(s.middle, p.norm2, p.norm2_bias);
     s.up = linear(s.normed2, p.up, p.up_bias, rows, d, p.ffn);
-    if (gated) s.gate = linear(s.normed2, p.gate, {}, rows, d, p.ffn);
+    s.gate.resize(s.up.size());
+    if (p.gate.value) s.gate = linear(s.normed2, p.gate, {}, rows, d, p.ffn);
     s.inner.resize(s.up.size());
     for (size_t i = 0; i < s.inner.size(); ++i) {
-      s.inner[i] = gated ? silu(s.gate[i]) * s.up[i] : gelu(s.up[i]);
+      s.inner[i] = activate(m_.activation, s.gate[i], s.up[i]).value;
     }
-    Matrix output = linear(s.inner, p.down, p.down_bias, rows, p.ffn, d);
+    s.output = linear(s.inner, p.down, p.down_bias, rows, p.ffn, d);
+    Matrix output = normed(s.output, p.out_norm2, p.out_norm2_bias);
     for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
     values_.push_back(std::move(s));
     return output;
@@ -254,20 +286,21 @@ class Model {
     const int64_t d = m_.hidden;
     const int64_t a = m_.attention_width();
     const int64_t g = m_.kv_width();
-    s.normed1 = normalize(m_.norm, s.input, p.norm1, p.norm1_bias, d, m_.norm_eps);
+    s.normed1 = normed(s.input, p.norm1, p.norm1_bias);
     s.q_raw = linear(s.normed1, p.wq, p.bq, rows, d, a);
     s.k_raw = linear(s.normed1, p.wk, p.bk, rows, d, g);
     s.v = linear(s.normed1, p.wv, p.bv, rows, d, g);
     s.q = s.q_raw;
     s.k = s.k_raw;
     if (m_.qk_norm) {
-      s.q = normalize(Norm::rmsnorm, s.q_raw, p.q_norm, {}, m_.head_dim, m_.norm_eps);
-      s.k = normalize(Norm::rmsnorm, s.k_raw, p.k_norm, {}, m_.head_dim, m_.norm_eps);
+      s.q = normalize(head_norm(m_.heads), s.q_raw, p.q_norm, {});
+      s.k = normalize(head_norm(m_.kv_heads), s.k_raw, p.k_norm, {});
     }
     turn(s.q, m_.heads, p, +1);
     turn(s.k, m_.kv_heads, p, +1);
     s.attended = attention(s.q, s.k, s.v, heads(p), p.sinks);
-    s.middle = linear(s.attended, p.wo, p.bo, rows, a, d);
+    s.projected = linear(s.attended, p.wo, p.bo, rows, a, d);
+    s.middle = normed(s.projected, p.out_norm1, p.out_norm1_bias);
     for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
   }
 
@@ -278,26 +311,28 @@ class Model {
     const int64_t d = m_.hidden;
     const int64_t a = m_.attention_width();
     const int64_t g = m_.kv_width();
-    const bool gated = m_.activation == Activation::swiglu;
 
     Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
-    Matrix dinner(s.inner.size());
-    linear_backward(s.inner, p.down, p.down_bias, doutput, dinner, rows, p.ffn, d);
+    Matrix dunnormed(s.output.size()), dinner(s.inner.size());
+    normed_backward(s.output, p.out_norm2, p.out_norm2_bias, doutput, dunnormed);
+    linear_backward(s.inner, p.down, p.down_bias, dunnormed, dinner, rows, p.ffn, d);
     Matrix dup(s.up.size());
     Matrix dgate(s.gate.size());
     for (size_t i = 0; i < dinner.size(); ++i) {
-      dup[i] = dinner[i] * (gated ? silu(s.gate[i]) : gelu_derivative(s.up[i]));
-      if (gated) dgate[i] = dinner[i] * s.up[i] * silu_derivative(s.gate[i]);
+      const Activated f = activate(m_.activation, s.gate[i], s.up[i]);
+      dup[i] = dinner[i] * f.by_up;
+      dgate[i] = dinner[i] * f.by_gate;
     }
     Matrix dnormed2(s.normed2.size());
     linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows, d, p.ffn);
-    if (gated) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows, d, p.ffn);
-    normalize_backward(m_.norm, s.middle, p.norm2, p.norm2_bias, dnormed2, dmiddle, d, m_.norm_eps);
+    if (p.gate.value) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows, d, p.ffn);
+    normed_backward(s.middle, p.norm2, p.norm2_bias, dnormed2, dmiddle);
 
     if (!p.attends) return dmiddle;
     Matrix dinput = dmiddle;  // the residual path again
-    Matrix dattended(s.attended.size());
-    linear_backward(s.attended, p.wo, p.bo, dmiddle, dattended, rows, a, d);
+    Matrix dprojected(s.projected.size()), dattended(s.attended.size());
+    normed_backward(s.projected, p.out_norm1, p.out_norm1_bias, dmiddle, dprojected);
+    linear_backward(s.attended, p.wo, p.bo, dprojected, dattended, rows, a, d);
     Matrix dq(s.q.size());
     Matrix dk(s.k.size());
     Matrix dv(s.v.size());
@@ -307,10 +342,8 @@ class Model {
     if (m_.qk_norm) {
       Matrix dq_raw(dq.size());
       Matrix dk_raw(dk.size());
-      normalize_backward(Norm::rmsnorm, s.q_raw, p.q_norm, {}, dq, dq_raw, m_.head_dim,
-                         m_.norm_eps);
-      normalize_backward(Norm::rmsnorm, s.k_raw, p.k_norm, {}, dk, dk_raw, m_.head_dim,
-                         m_.norm_eps);
+      normalize_backward(head_norm(m_.heads), s.q_raw, p.q_norm, {}, dq, dq_raw);
+      normalize_backward(head_norm(m_.kv_heads), s.k_raw, p.k_norm, {}, dk, dk_raw);
       dq = std::move(dq_raw);
       dk = std::move(dk_raw);
     }
@@ -318,7 +351,7 @@ class Model {
     linear_backward(s.normed1, p.wq, p.bq, dq, dnormed1, rows, d, a);
     linear_backward(s.normed1, p.wk, p.bk, dk, dnormed1, rows, d, g);
     linear_backward(s.normed1, p.wv, p.bv, dv, dnormed1, rows, d, g);
-    normalize_backward(m_.norm, s.input, p.norm1, p.norm1_bias, dnormed1, dinput, d, m_.norm_eps);
+    normed_backward(s.input, p.norm1, p.norm1_bias, dnormed1, dinput);
     return dinput;
   }
 

@@ -79,6 +79,8 @@ TRAINED = {
         dict(pad_token_id=None, rope_parameters=rope(partial_rotary_factor=0.5)),
     ),
     "qwen3 tied": ("qwen3", dict(head_dim=32, tie_word_embeddings=True, attention_bias=True)),
+    "olmo2": ("olmo2", dict(pad_token_id=None)),
+    "olmo2 biases": ("olmo2", dict(pad_token_id=None, attention_bias=True)),
     "gpt2": ("gpt2", {}),
     "gpt2 untied": ("gpt2", dict(n_inner=80, tie_word_embeddings=False)),
 }
@@ -86,7 +88,7 @@ TRAINED = {
 # Types of models that it refuses.
 REFUSED = [
     *("cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_neox"),
-    *("gpt_oss", "granite", "mixtral", "olmo2", "olmoe", "phi", "qwen2_moe", "qwen3_moe"),
+    *("gpt_oss", "granite", "mixtral", "olmoe", "phi", "qwen2_moe", "qwen3_moe"),
     *("starcoder2",),
 ]
 

@@ -1,7 +1,7 @@
-// SwiGLU and GELU (the tanh form of GPT-2), forward and backward.
+// The activations of an MLP or of an expert, forward and backward.
 //
-// Legend: n rows, F ffn width, W = 2F under SwiGLU (gate | up) and F under GELU. T is float or
-// bfloat16.
+// Legend: n rows, F width of one matrix, W = 2F if the activation is gated (gate | up), else F. T
+// is float or bfloat16.
 #pragma once
 
 #include "engine/cuda/element.h"

@@ -6,11 +6,11 @@ namespace longspan::cuda {
 namespace {
 
 template <int N, class T>
-LONGSPAN_BODY void add_to(const T* part, float* sum) {
+LONGSPAN_BODY void add_to(const T* part, float scale, float* sum) {
   float value[N], before[N];
   load(part, value);
   load(sum, before);
-  for (int k = 0; k < N; ++k) value[k] += before[k];
+  for (int k = 0; k < N; ++k) value[k] = before[k] + scale * value[k];
   store(value, sum);
 }
 
@@ -29,6 +29,7 @@ void embed_forward(const Queue& queue, EmbeddingTables<const T> tables, const in
     const bool valid = token >= 0 && token < whole;
     if (!valid && j == 0) *fault = {Fault::Kind::token, token};
     if (valid && 0 <= own && own < tables.vocab) load(tables.tokens + own * d + j, value);
+    for (float& v : value) v *= tables.scale;
     if (valid && tables.positions != nullptr) {
       load(tables.positions + (position0 + row) * d + j, position);
       for (int k = 0; k < lanes.value; ++k) value[k] += position[k];
@@ -45,10 +46,11 @@ void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int6
     float* sums = gradients.positions + position0 * d;
     for_each_pack(queue, in_packs({d}, {dx, sums}), n, d,
                   [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
-                    add_to<lanes.value>(dx + row * d + j, sums + row * d + j);
+                    add_to<lanes.value>(dx + row * d + j, 1, sums + row * d + j);
                   });
   }
   const int64_t vocab = gradients.vocab, first = gradients.first;
+  const float scale = gradients.scale;
   float* table = gradients.tokens;
   const bool packs = in_packs({d}, {dx, table});
   // The team of a token's first row sums all rows of that token; teams of later rows skip it.
@@ -66,7 +68,7 @@ void embed_backward(const Queue& queue, const int32_t* tokens, const T* dx, int6
       for (int64_t i = window; i < end; ++i) {
         if (tokens[i] != token) continue;
         each_pack(team, packs, d, [&](auto lanes, int64_t j) {
-          add_to<lanes.value>(dx + i * d + j, table + own * d + j);
+          add_to<lanes.value>(dx + i * d + j, scale, table + own * d + j);
         });
       }
     }

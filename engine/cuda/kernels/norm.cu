@@ -112,7 +112,7 @@ LONGSPAN_BODY void normalize_row(const Members& team, NormKind kind, bool packs,
     load(parameters.weight + j, weight);
     if (parameters.bias != nullptr) load(parameters.bias + j, bias);
     for (int k = 0; k < lanes.value; ++k) {
-      y[k] = (x[k] - stats.mean) * stats.r * weight[k] + bias[k];
+      y[k] = (x[k] - stats.mean) * stats.r * (kind.offset + weight[k]) + bias[k];
     }
     store(y, to + j);
   });
@@ -173,7 +173,7 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
                        float w[lanes.value];
                        load(weight + j, w);
                        for (int k = 0; k < lanes.value; ++k) {
-                         const float g = w[k] * dh_row[k];
+                         const float g = (kind.offset + w[k]) * dh_row[k];
                          sum_g += g;
                          sum_g_xhat += g * ((x_row[k] - s.mean) * s.r);
                        }
@@ -187,7 +187,8 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
                        if (mores != nullptr) load(mores + row * d + j, value);
                        for (int k = 0; k < lanes.value; ++k) {
                          const float xhat = (x_row[k] - s.mean) * s.r;
-                         value[k] += s.r * (w[k] * dh_row[k] - mean_g - xhat * mean_g_xhat);
+                         const float g = (kind.offset + w[k]) * dh_row[k];
+                         value[k] += s.r * (g - mean_g - xhat * mean_g_xhat);
                        }
                        store(value, to + j);
                      });
@@ -196,9 +197,8 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
 }
 
 template <class T>
-void head_norm_forward(const Queue& queue, const T* weight, float epsilon, int64_t n, int64_t width,
-                       T* x) {
-  const NormKind kind{false, epsilon, width};
+void head_norm_forward(const Queue& queue, NormKind kind, const T* weight, int64_t n, T* x) {
+  const int64_t width = kind.width;
   const bool packs = in_packs({width}, {x, weight});
   for_each_warp(queue, n, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
     normalize_row<Warp, T>(warp, kind, packs, {weight, nullptr}, x + row * width, x + row * width);
@@ -206,9 +206,9 @@ void head_norm_forward(const Queue& queue, const T* weight, float epsilon, int64
 }
 
 template <class T>
-void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int64_t n,
-                        int64_t width, const T* x, float* dx, float* gradient) {
-  const NormKind kind{false, epsilon, width};
+void head_norm_backward(const Queue& queue, NormKind kind, const T* weight, int64_t n, const T* x,
+                        float* dx, float* gradient) {
+  const int64_t width = kind.width;
   const bool packs = in_packs({width}, {x, dx, weight});
   RowStats* stats = reinterpret_cast<RowStats*>(queue.scratch);
   for (int64_t first = 0; first < n; first += kStatsRows) {
@@ -237,7 +237,7 @@ void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int6
                        float w[lanes.value];
                        load(weight + j, w);
                        for (int k = 0; k < lanes.value; ++k)
-                         sum += w[k] * dh_row[k] * (x_row[k] * r);
+                         sum += (kind.offset + w[k]) * dh_row[k] * (x_row[k] * r);
                      });
       const float mean = warp.sum(sum) / static_cast<float>(width);
       of_x.each_with(warp, of_dh,
@@ -245,7 +245,8 @@ void head_norm_backward(const Queue& queue, const T* weight, float epsilon, int6
                        float w[lanes.value], value[lanes.value];
                        load(weight + j, w);
                        for (int k = 0; k < lanes.value; ++k) {
-                         value[k] = r * (w[k] * dh_row[k] - x_row[k] * r * mean);
+                         const float g = (kind.offset + w[k]) * dh_row[k];
+                         value[k] = r * (g - x_row[k] * r * mean);
                        }
                        store(value, to + j);
                      });
@@ -262,11 +263,11 @@ template void norm_backward(const Queue&, NormKind, NormTensors<const float>, co
 template void norm_backward(const Queue&, NormKind, NormTensors<const bfloat16>, const bfloat16*,
                             const bfloat16*, int64_t, const bfloat16*, bfloat16*,
                             NormTensors<float>);
-template void head_norm_forward(const Queue&, const float*, float, int64_t, int64_t, float*);
-template void head_norm_forward(const Queue&, const bfloat16*, float, int64_t, int64_t, bfloat16*);
-template void head_norm_backward(const Queue&, const float*, float, int64_t, int64_t, const float*,
+template void head_norm_forward(const Queue&, NormKind, const float*, int64_t, float*);
+template void head_norm_forward(const Queue&, NormKind, const bfloat16*, int64_t, bfloat16*);
+template void head_norm_backward(const Queue&, NormKind, const float*, int64_t, const float*,
                                  float*, float*);
-template void head_norm_backward(const Queue&, const bfloat16*, float, int64_t, int64_t,
-                                 const bfloat16*, float*, float*);
+template void head_norm_backward(const Queue&, NormKind, const bfloat16*, int64_t, const bfloat16*,
+                                 float*, float*);
 
 }  // namespace longspan::cuda

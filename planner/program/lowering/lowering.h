@@ -427,9 +427,10 @@ class StepLowering {
 
   // --- tensor.cpp: a layer's sublayers, divided among the ranks of a tensor group
   bool is_tensor_parallel() const { return parallel_.tensor > 1; }
-  /// The norm of the rank's tokens of x.
+  /// The norm of the rank's tokens of x. REQUIRES: norms of inputs.
   BufferId own_norm(int layer, int block, BufferId x, bool of_mlp);
-  /// The input of attention or the MLP: the norm of all tokens of x.
+  /// The input of attention or the MLP: all tokens of x, normed where the model norms inputs.
+  /// REQUIRES: norms of inputs, or a tensor group.
   BufferId norm(int layer, int block, BufferId x, bool of_mlp);
   /// Adds the gradient of norm()'s result, in all tokens, to dx. Returns the sum: dx, or a new
   /// buffer if dx stays for the gradients of weights.
@@ -438,6 +439,11 @@ class StepLowering {
   void project_out(int layer, int block, BufferId x, BufferId o, BufferId y);
   /// Replaces attention's output by its gradient, from dx, and writes delta.
   void project_out_gradient(int layer, int block, BufferId dx, BufferId o, BufferId delta);
+  /// Scratch memory of the output projection; -1 if it needs none.
+  BufferId output_workspace(int layer, int block);
+  /// A rank's part of the output of attention, and of the MLP by its normed input.
+  BufferId project_part(int layer, int block, BufferId o);
+  BufferId mlp_part(int layer, int block, BufferId h, BufferId inner);
   /// next = y + MLP(y); `inner` is saved if given.
   void mlp(int layer, int block, BufferId y, BufferId next, BufferId inner);
   void mlp_gradient(int layer, int block, BufferId y, BufferId dx, BufferId inner);
@@ -447,6 +453,10 @@ class StepLowering {
   /// Returns the sum of all ranks' parts, in own tokens.
   BufferId scatter(int layer, int block, BufferId part);
   void add_sum(int layer, int block, BufferId x, BufferId part, BufferId y, bool of_mlp);
+  /// In a tensor group: the gradient of a sublayer's output before norm and bias, in all tokens,
+  /// from dx behind them. `part` makes this rank's part of the output again, if a norm needs it.
+  template <class MakePart>
+  BufferId output_gradient_of(int layer, int block, BufferId dx, bool of_mlp, MakePart&& part);
   void bias_gradient(int layer, int block, BufferId dx, bool of_mlp);
 
   // --- states.cpp
@@ -579,7 +589,9 @@ class StepLowering {
   int end_block() const { return slice_ends_[slice_]; }
   int first_chunk() const { return first_block() * chunks_per_block_; }
   int end_chunk() const { return end_block() * chunks_per_block_; }
+  /// Whether the input of attention is made by ops of its own: its norm, or its rows of all ranks.
   bool separate_norm() const {
+    if (!program_.model.norms_inputs()) return is_tensor_parallel();
     return chunks_per_block_ > 1 || is_tensor_parallel() || defers_weights_;
   }
 

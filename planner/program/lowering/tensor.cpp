@@ -30,9 +30,31 @@ void StepLowering::add_sum(int layer, int block, BufferId x, BufferId part, Buff
   const BufferId sum = scatter(layer, block, part);
   OpShape op = shape(OpKind::residual_forward);
   op.of_mlp = of_mlp;
-  builder_.compute(op, layer, block,
-                   {in(parameters(unit_of_layer(layer))), in(x), in(sum), out(y)});
+  const bool norms = program_.model.norms_outputs();
+  builder_.compute(
+      op, layer, block,
+      {in(parameters(unit_of_layer(layer))), in(x), norms ? inout(sum) : in(sum), out(y)});
   builder_.release(sum);
+}
+
+template <class MakePart>
+BufferId StepLowering::output_gradient_of(int layer, int block, BufferId dx, bool of_mlp,
+                                          MakePart&& make_part) {
+  if (!program_.model.norms_outputs()) {
+    bias_gradient(layer, block, dx, of_mlp);
+    return gather(layer, block, dx, Tensor::dx, Tensor::dx_all);
+  }
+  const BufferId part = make_part();
+  const BufferId sum = scatter(layer, block, part);
+  builder_.release(part);
+  OpShape op = shape(OpKind::residual_backward);
+  op.of_mlp = of_mlp;
+  const int unit = unit_of_layer(layer);
+  builder_.compute(op, layer, block,
+                   {in(parameters(unit)), in(dx), inout(sum), inout(gradients(unit))});
+  const BufferId all = gather(layer, block, sum, Tensor::sum_own, Tensor::dx_all);
+  builder_.release_after_window(sum);
+  return all;
 }
 
 void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp) {
@@ -40,7 +62,8 @@ void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp)
   if (!(of_mlp ? model.mlp_bias : model.attention_out_bias)) return;
   OpShape op = shape(OpKind::residual_backward);
   op.of_mlp = of_mlp;
-  builder_.compute(op, layer, block, {in(dx), inout(gradients(unit_of_layer(layer)))});
+  builder_.compute(op, layer, block,
+                   {Operand{}, in(dx), Operand{}, inout(gradients(unit_of_layer(layer)))});
 }
 
 BufferId StepLowering::own_norm(int layer, int block, BufferId x, bool of_mlp) {
@@ -52,6 +75,7 @@ BufferId StepLowering::own_norm(int layer, int block, BufferId x, bool of_mlp) {
 }
 
 BufferId StepLowering::norm(int layer, int block, BufferId x, bool of_mlp) {
+  if (!program_.model.norms_inputs()) return gather(layer, block, x, Tensor::h_own, Tensor::h);
   const BufferId h = own_norm(layer, block, x, of_mlp);
   if (!is_tensor_parallel()) return h;
   const BufferId all = gather(layer, block, h, Tensor::h_own, Tensor::h);
@@ -63,6 +87,11 @@ BufferId StepLowering::norm_gradient(int layer, int block, BufferId x, BufferId 
                                      bool of_mlp) {
   const int unit = unit_of_layer(layer);
   const BufferId own = is_tensor_parallel() ? scatter(layer, block, dh) : dh;
+  if (!program_.model.norms_inputs()) {
+    builder_.compute(shape(OpKind::add, Tensor::x), layer, block, {inout(dx), in(own)});
+    builder_.release(own);
+    return dx;
+  }
   OpShape op = shape(OpKind::norm_backward);
   op.of_mlp = of_mlp;
   const BufferId to = defers_weights_ ? device(Tensor::dx, layer, block) : -1;
@@ -77,14 +106,28 @@ void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, Buf
   const BufferId weights = parameters(unit_of_layer(layer));
   OpShape op = shape(OpKind::out_forward);
   if (!is_tensor_parallel()) {
-    builder_.compute(op, layer, block, {in(weights), in(x), in(o), out(y)});
+    const BufferId workspace = output_workspace(layer, block);
+    builder_.compute(op, layer, block, {in(weights), in(x), in(o), out(y), out(workspace)});
+    if (workspace >= 0) builder_.release(workspace);
     return;
   }
+  const BufferId part = project_part(layer, block, o);
+  add_sum(layer, block, x, part, y, false);
+  builder_.release(part);
+}
+
+BufferId StepLowering::output_workspace(int layer, int block) {
+  const bool needed = program_.model.norms_outputs() && !is_tensor_parallel();
+  return needed ? device(Tensor::ws_out, layer, block) : -1;
+}
+
+BufferId StepLowering::project_part(int layer, int block, BufferId o) {
+  const BufferId weights = parameters(unit_of_layer(layer));
+  OpShape op = shape(OpKind::out_forward);
   op.partial = true;
   const BufferId part = device(Tensor::part, layer, block);
   builder_.compute(op, layer, block, {in(weights), {}, in(o), out(part)});
-  add_sum(layer, block, x, part, y, false);
-  builder_.release(part);
+  return part;
 }
 
 void StepLowering::project_out_gradient(int layer, int block, BufferId dx, BufferId o,
@@ -92,12 +135,14 @@ void StepLowering::project_out_gradient(int layer, int block, BufferId dx, Buffe
   const int unit = unit_of_layer(layer);
   OpShape op = shape(OpKind::out_backward);
   op.partial = is_tensor_parallel();
-  if (is_tensor_parallel()) bias_gradient(layer, block, dx, false);
+  const auto part = [&] { return project_part(layer, block, o); };
   const BufferId all =
-      is_tensor_parallel() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
-  builder_.compute(
-      op, layer, block,
-      {in(parameters(unit)), in(all), in(o), out(o), out(delta), inout(gradients(unit))});
+      is_tensor_parallel() ? output_gradient_of(layer, block, dx, false, part) : dx;
+  const BufferId workspace = output_workspace(layer, block);
+  builder_.compute(op, layer, block,
+                   {in(parameters(unit)), in(all), in(o), out(o), out(delta),
+                    inout(gradients(unit)), out(workspace)});
+  if (workspace >= 0) builder_.release(workspace);
   if (is_tensor_parallel()) builder_.release(all);
 }
 
@@ -119,16 +164,29 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
   builder_.release(to);
 }
 
+BufferId StepLowering::mlp_part(int layer, int block, BufferId h, BufferId inner) {
+  OpShape op = shape(OpKind::mlp_forward);
+  op.partial = true;
+  op.given_inner = op.saves_inner = inner >= 0;
+  const BufferId part = device(Tensor::part, layer, block);
+  const BufferId workspace =
+      device(inner >= 0 ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
+  builder_.compute(op, layer, block,
+                   {in(parameters(unit_of_layer(layer))), in(h), out(part), out(workspace),
+                    inner >= 0 ? in(inner) : Operand{}});
+  builder_.release(workspace);
+  return part;
+}
+
 void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, BufferId inner) {
   const int unit = unit_of_layer(layer);
   const bool saved = inner >= 0;
   OpShape op = shape(OpKind::mlp_backward);
   op.saves_inner = saved;
   op.partial = is_tensor_parallel();
-  if (is_tensor_parallel()) bias_gradient(layer, block, dx, true);
   const BufferId from = is_tensor_parallel() ? norm(layer, block, y, true) : y;
-  const BufferId all =
-      is_tensor_parallel() ? gather(layer, block, dx, Tensor::dx, Tensor::dx_all) : dx;
+  const auto part = [&] { return mlp_part(layer, block, from, inner); };
+  const BufferId all = is_tensor_parallel() ? output_gradient_of(layer, block, dx, true, part) : dx;
   const BufferId workspace =
       device(saved ? Tensor::ws_mlp_backward_saved : Tensor::ws_mlp_backward, layer, block);
   builder_.compute(op, layer, block,

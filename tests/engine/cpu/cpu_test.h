@@ -57,6 +57,26 @@ inline ModelSpec yarn() {
   m.rope_scaling->attention_factor = yarn_attention_factor(4);
   return m;
 }
+/// Gemma-3's shape: GeGLU, norms of inputs and outputs by 1 + weight.
+inline ModelSpec gemma() {
+  ModelSpec m = llama();
+  m.name = "tiny-gemma";
+  m.activation = Activation::geglu;
+  m.norm_placement = NormPlacement::both;
+  m.norm_offset = true;
+  m.embedding_scale = 1.5;
+  return m;
+}
+/// OLMo-2's shape: norms of outputs alone, and of q and k over all heads; with a bias, and the
+/// activation of gpt-oss.
+inline ModelSpec olmo() {
+  ModelSpec m = llama();
+  m.name = "tiny-olmo";
+  m.activation = Activation::clamped_swiglu;
+  m.norm_placement = NormPlacement::output;
+  m.qk_norm_of_token = m.attention_out_bias = true;
+  return m;
+}
 inline std::vector<ModelSpec> models() { return {llama(), gpt2(), scaled(), yarn()}; }
 
 class Random {

@@ -40,7 +40,7 @@ ModelSpec wide_model() {
 }  // namespace
 
 TEST_CASE("offsets of a layer fill the unit that the models library lays out") {
-  const ModelSpec model = GENERATE(llama(), gpt2(), scaled());
+  const ModelSpec model = GENERATE(llama(), gpt2(), scaled(), gemma(), olmo());
   ThreadPool pool(1);
   const LayerOffsets at = make_block_context(model, pool).layer;
   std::vector<int64_t> offsets;
@@ -51,11 +51,14 @@ TEST_CASE("offsets of a layer fill the unit that the models library lays out") {
   for (const int64_t offset :
        {at.norm1_weight, at.norm1_bias, at.qkv_weight, at.qkv_bias, at.q_norm, at.k_norm,
         at.out_weight, at.out_bias, at.norm2_weight, at.norm2_bias, at.up_weight, at.up_bias,
-        at.down_weight, at.down_bias}) {
+        at.down_weight, at.down_bias, at.out_norm1_weight, at.out_norm1_bias, at.out_norm2_weight,
+        at.out_norm2_bias}) {
     if (offset >= 0) CHECK(std::count(offsets.begin(), offsets.end(), offset) == 1);
   }
   CHECK((at.norm1_bias >= 0) == (model.norm == Norm::layernorm));
   CHECK((at.qkv_bias >= 0) == model.qkv_bias);
+  CHECK((at.norm1_weight >= 0) == model.norms_inputs());
+  CHECK((at.out_norm2_weight >= 0) == model.norms_outputs());
   CHECK((at.k_norm >= 0) == model.qk_norm);
   CHECK((at.down_bias >= 0) == model.mlp_bias);
 }
@@ -110,7 +113,7 @@ TEST_CASE("norm of many rows sums the gradients of its weights accurately") {
 }
 
 TEST_CASE("qkv forward for every tile, from x and from its norm") {
-  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model(), gemma(), olmo());
   const bool normed = GENERATE(false, true);
   const int64_t n = 11;
   const int64_t tile = GENERATE(int64_t{1}, int64_t{4}, int64_t{11}, int64_t{100});
@@ -149,7 +152,7 @@ TEST_CASE("rotations stay accurate billions of tokens out") {
 }
 
 TEST_CASE("qkv backward for every tile") {
-  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), gemma(), olmo());
   const bool normed = GENERATE(false, true);
   const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5});
   CAPTURE(spec.name, normed, tile);
@@ -182,7 +185,7 @@ TEST_CASE("qkv backward for every tile") {
 }
 
 TEST_CASE("the two parts of the qkv backward for every tile") {
-  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), gemma(), olmo());
   const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5});
   CAPTURE(spec.name, tile);
   ThreadPool pool(2);
@@ -286,9 +289,10 @@ TEST_CASE("the output projection, in place and not") {
   ModelSpec narrow_head = gpt2();
   ModelSpec wide_head = scaled();
   wide_head.head_dim = 300, wide_head.hidden = 9;  // wider than a block of the backward
-  const ModelSpec spec = GENERATE_COPY(llama(), narrow_head, scaled(), wide_head);
+  const ModelSpec spec = GENERATE_COPY(llama(), narrow_head, scaled(), wide_head, gemma(), olmo());
   const bool in_place = GENERATE(false, true);
-  CAPTURE(spec.name, in_place);
+  const int64_t tile = GENERATE(int64_t{2}, int64_t{4}, int64_t{6});
+  CAPTURE(spec.name, in_place, tile);
   ThreadPool pool(2);
   LayerCase c(spec, pool);
   Random random(27);
@@ -296,7 +300,9 @@ TEST_CASE("the output projection, in place and not") {
   const Floats x = random.normal(n * d), o = random.normal(n * a), dy = random.normal(n * d);
   Doubles wide_o = widen(o);
   Guarded y = in_place ? Guarded(x) : Guarded(n * d);
-  cpu::out_forward(c.context, c.unit.data(), in_place ? y.data() : x.data(), o.data(), n, y.data());
+  Guarded workspace(cpu::out_workspace(spec, n, tile));
+  cpu::out_forward(c.context, c.unit.data(), in_place ? y.data() : x.data(), o.data(), n, tile,
+                   y.data(), workspace.data());
   CHECK(error_of(y.floats(), reference::out(c.layer(), widen(x), wide_o)) < kForwardError);
 
   const auto f = [&] {
@@ -306,8 +312,8 @@ TEST_CASE("the output projection, in place and not") {
   Guarded delta(n * spec.heads);
   const Floats start = random.normal(static_cast<int64_t>(c.unit.size()));
   Guarded gradient(start);
-  cpu::out_backward(c.context, c.unit.data(), dy.data(), in_place ? d_o.data() : o.data(), n,
-                    d_o.data(), delta.data(), gradient.data());
+  cpu::out_backward(c.context, c.unit.data(), dy.data(), in_place ? d_o.data() : o.data(), n, tile,
+                    d_o.data(), delta.data(), gradient.data(), workspace.data());
   const Doubles want = reference::differences(f, wide_o);
   CHECK(error_of(d_o.floats(), want) < kGradientError);
   CHECK(error_of(delta.floats(), reference::row_dots(spec, want, wide_o)) < kGradientError);
@@ -315,11 +321,11 @@ TEST_CASE("the output projection, in place and not") {
     CHECK(error_of(gradient.floats(), plus(start, reference::differences(f, c.wide))) <
           kGradientError);
   }
-  CHECK((y.intact() && d_o.intact() && delta.intact() && gradient.intact()));
+  CHECK((y.intact() && d_o.intact() && delta.intact() && gradient.intact() && workspace.intact()));
 }
 
 TEST_CASE("the mlp forward for every tile, with and without its inner rows") {
-  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), wide_model(), gemma(), olmo());
   const bool saves = GENERATE(false, true);
   const bool in_place = GENERATE(false, true);
   const int64_t n = 9;
@@ -327,7 +333,7 @@ TEST_CASE("the mlp forward for every tile, with and without its inner rows") {
   CAPTURE(spec.name, saves, in_place, tile);
   ThreadPool pool(2);
   LayerCase c(spec, pool);
-  const int64_t w = spec.activation == Activation::swiglu ? 2 * spec.ffn : spec.ffn;
+  const int64_t w = spec.inner_width();
   const Floats y = Random(28).normal(n * spec.hidden);
   Guarded out = in_place ? Guarded(y) : Guarded(n * spec.hidden);
   Guarded inner(n * w);
@@ -341,7 +347,7 @@ TEST_CASE("the mlp forward for every tile, with and without its inner rows") {
 }
 
 TEST_CASE("the mlp backward for every tile, from saved and recomputed inner rows") {
-  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled(), gemma(), olmo());
   const bool saved = GENERATE(false, true);
   const int64_t n = 5;
   const int64_t tile = GENERATE(int64_t{1}, int64_t{2}, int64_t{5}, int64_t{9});
@@ -480,7 +486,8 @@ TEST_CASE("the parts of a tensor group's mlp add up to the mlp") {
     cpu::residual_forward(m->context, m->unit.data(), true, y.data() + at, sum.data() + at, m->rows,
                           out.data() + at);
     if (spec.mlp_bias) {
-      cpu::residual_backward(m->context, true, g.data() + at, m->rows, m->gradient.data());
+      cpu::residual_backward(m->context, m->unit.data(), true, g.data() + at, m->rows, nullptr,
+                             m->gradient.data());
     }
     cpu::norm2_backward(m->context, m->unit.data(), y.data() + at, d_sum.data() + at, m->rows,
                         dy.data() + at, dy.data() + at, m->gradient.data());
@@ -511,11 +518,11 @@ TEST_CASE("the parts of a tensor group's output projection add up to the project
       std::copy_n(o.begin() + i * a_width + column, share, own.begin() + i * share);
     }
     Guarded part(n * d);
-    cpu::out_forward(m->context, m->unit.data(), nullptr, own.data(), n, part.data());
+    cpu::out_forward(m->context, m->unit.data(), nullptr, own.data(), n, n, part.data(), nullptr);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part.floats()[i];
     CHECK(part.intact());
-    cpu::out_backward(m->context, m->unit.data(), dy.data(), own.data(), n, d_own.data(),
-                      delta.data(), m->gradient.data(), true);
+    cpu::out_backward(m->context, m->unit.data(), dy.data(), own.data(), n, n, d_own.data(),
+                      delta.data(), m->gradient.data(), nullptr, true);
     for (int64_t i = 0; i < n; ++i) {
       std::copy_n(d_own.begin() + i * share, share, d_o.begin() + i * a_width + column);
     }
@@ -526,7 +533,8 @@ TEST_CASE("the parts of a tensor group's output projection add up to the project
     cpu::residual_forward(m->context, m->unit.data(), false, y.data() + at, sum.data() + at,
                           m->rows, y.data() + at);
     if (spec.attention_out_bias) {
-      cpu::residual_backward(m->context, false, dy.data() + at, m->rows, m->gradient.data());
+      cpu::residual_backward(m->context, m->unit.data(), false, dy.data() + at, m->rows, nullptr,
+                             m->gradient.data());
     }
     m->add_gradients(gradient);
   }
@@ -560,8 +568,8 @@ TEST_CASE("many rows at once give the sum of the rows one by one") {
     Rows r{part(o, a), Floats(rows * spec.heads), part(dy, d), Floats(c.unit.size())};
     Floats workspace(cpu::mlp_backward_workspace(spec, rows, tile, false) +
                      cpu::qkv_backward_workspace(spec, rows, tile));
-    cpu::out_backward(c.context, c.unit.data(), r.dx.data(), r.d_o.data(), rows, r.d_o.data(),
-                      r.delta.data(), r.gradient.data());
+    cpu::out_backward(c.context, c.unit.data(), r.dx.data(), r.d_o.data(), rows, tile, r.d_o.data(),
+                      r.delta.data(), r.gradient.data(), workspace.data());
     cpu::mlp_backward(c.context, c.unit.data(), x_part.data(), nullptr, rows, tile, r.dx.data(),
                       r.gradient.data(), workspace.data());
     cpu::qkv_backward(c.context, c.unit.data(), x_part.data(), false, rows, first, tile, q.data(),
@@ -607,7 +615,7 @@ TEST_CASE("activations far from zero neither overflow nor turn to NaN") {
 }
 
 TEST_CASE("embeddings, their gradients and bad tokens") {
-  const ModelSpec spec = GENERATE(llama(), gpt2());
+  const ModelSpec spec = GENERATE(llama(), gpt2(), gemma());
   const bool learned = spec.positions == Positions::learned;
   ThreadPool pool(2);
   const BlockContext context = make_block_context(spec, pool);
@@ -622,8 +630,8 @@ TEST_CASE("embeddings, their gradients and bad tokens") {
   for (int64_t i = 0; i < n * d; ++i) {
     const int64_t at = tokens[i / d] * d + i % d;
     const int64_t position = spec.vocab * d + (position0 + i / d) * d + i % d;
-    want_x[i] = unit[at] + (learned ? unit[position] : 0);
-    want[at] += dx[i];
+    want_x[i] = spec.embedding_scale * unit[at] + (learned ? unit[position] : 0);
+    want[at] += spec.embedding_scale * dx[i];
     if (learned) want[position] += dx[i];
   }
   Guarded x(n * d), gradient(start);
@@ -660,12 +668,12 @@ TEST_CASE("the bits of a layer do not depend on the pool", "[slow]") {
                      cpu::qkv_backward_workspace(spec, n, tile));
     cpu::qkv_forward(c.context, unit, x.data(), false, n, 0, tile, q.data(), k.data(), v.data(),
                      workspace.data());
-    cpu::out_forward(c.context, unit, x.data(), o.data(), n, y.data());
+    cpu::out_forward(c.context, unit, x.data(), o.data(), n, tile, y.data(), workspace.data());
     cpu::mlp_forward(c.context, unit, y.data(), n, tile, out.data(), nullptr, workspace.data());
     cpu::mlp_backward(c.context, unit, y.data(), nullptr, n, tile, dx.data(), gradient.data(),
                       workspace.data());
-    cpu::out_backward(c.context, unit, dx.data(), o.data(), n, d_o.data(), delta.data(),
-                      gradient.data());
+    cpu::out_backward(c.context, unit, dx.data(), o.data(), n, tile, d_o.data(), delta.data(),
+                      gradient.data(), workspace.data());
     cpu::qkv_backward(c.context, unit, x.data(), false, n, 0, tile, dq.data(), dk.data(), dv.data(),
                       dx.data(), gradient.data(), workspace.data());
     Floats all = gradient;

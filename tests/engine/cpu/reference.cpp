@@ -51,11 +51,14 @@ double rope_frequency(const ModelSpec& model, int64_t i) {
   return (1 - smooth) * f / s.factor + smooth * f;
 }
 
-void head_norm(const ModelSpec& model, const double* weight, double* head) {
+double offset_of(const ModelSpec& model) { return model.norm_offset ? 1 : 0; }
+
+// RMSNorm of `width` elements of a head, or of all heads.
+void head_norm(const ModelSpec& model, const double* weight, int64_t width, double* head) {
   double square = 0;
-  for (int64_t j = 0; j < model.head_dim; ++j) square += head[j] * head[j];
-  const double r = 1 / std::sqrt(square / static_cast<double>(model.head_dim) + model.norm_eps);
-  for (int64_t j = 0; j < model.head_dim; ++j) head[j] *= r * weight[j];
+  for (int64_t j = 0; j < width; ++j) square += head[j] * head[j];
+  const double r = 1 / std::sqrt(square / static_cast<double>(width) + model.norm_eps);
+  for (int64_t j = 0; j < width; ++j) head[j] *= r * (offset_of(model) + weight[j]);
 }
 
 void rotate(const ModelSpec& model, int64_t position, double* head) {
@@ -91,15 +94,24 @@ Doubles norm(const ModelSpec& model, const double* weight, const double* bias, c
     for (int64_t j = 0; j < d; ++j) square += (x[row + j] - mean) * (x[row + j] - mean);
     const double r = 1 / std::sqrt(square / static_cast<double>(d) + model.norm_eps);
     for (int64_t j = 0; j < d; ++j) {
-      h[row + j] = (x[row + j] - mean) * r * weight[j] + (bias == nullptr ? 0 : bias[j]);
+      h[row + j] = (x[row + j] - mean) * r * (offset_of(model) + weight[j]);
+      if (bias != nullptr) h[row + j] += bias[j];
     }
   }
   return h;
 }
 
+namespace {
+
+// The norm at these offsets, if there is one.
+Doubles norm_at(const Layer& layer, int64_t weight, int64_t bias, const Doubles& x) {
+  return weight < 0 ? x : norm(layer.model, tensor(layer, weight), tensor(layer, bias), x);
+}
+
+}  // namespace
+
 Doubles norm1(const Layer& layer, const Doubles& x) {
-  return norm(layer.model, tensor(layer, layer.at.norm1_weight), tensor(layer, layer.at.norm1_bias),
-              x);
+  return norm_at(layer, layer.at.norm1_weight, layer.at.norm1_bias, x);
 }
 
 Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0) {
@@ -117,8 +129,12 @@ Qkv qkv(const Layer& layer, const Doubles& x, bool normed, int64_t position0) {
     Doubles k(from + a, from + a + g);
     const int64_t position = position0 + static_cast<int64_t>(row);
     const auto finish = [&](Doubles& heads, int64_t norm_offset) {
+      const int64_t width =
+          model.qk_norm_of_token ? static_cast<int64_t>(heads.size()) : model.head_dim;
+      for (size_t j = 0; j < heads.size() && model.qk_norm; j += width) {
+        head_norm(model, tensor(layer, norm_offset), width, &heads[j]);
+      }
       for (size_t j = 0; j < heads.size(); j += model.head_dim) {
-        if (model.qk_norm) head_norm(model, tensor(layer, norm_offset), &heads[j]);
         if (model.positions == Positions::rope) rotate(model, position, &heads[j]);
       }
     };
@@ -203,29 +219,47 @@ Doubles row_dots(const ModelSpec& model, const Doubles& d_o, const Doubles& o) {
 Doubles out(const Layer& layer, const Doubles& x, const Doubles& o) {
   Doubles y = linear(o, layer.model.attention_width(), tensor(layer, layer.at.out_weight),
                      tensor(layer, layer.at.out_bias), layer.model.hidden);
+  y = norm_at(layer, layer.at.out_norm1_weight, layer.at.out_norm1_bias, y);
   for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
   return y;
 }
 
+double activation(Activation kind, double gate, double up) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const auto gelu = [](double x) {
+    const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+    return 0.5 * x * (1 + std::tanh(u));
+  };
+  switch (kind) {
+    case Activation::gelu:
+      return gelu(gate);
+    case Activation::swiglu:
+      return gate * sigmoid(gate) * up;
+    case Activation::geglu:
+      return gelu(gate) * up;
+    default: {
+      const double x = std::min(gate, 7.0);
+      return x * sigmoid(1.702 * x) * (std::clamp(up, -7.0, 7.0) + 1);
+    }
+  }
+}
+
 Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner) {
   const ModelSpec& model = layer.model;
-  const bool gated = model.activation == Activation::swiglu;
   const int64_t f = model.ffn;
-  const int64_t w = gated ? 2 * f : f;
-  const Doubles h =
-      norm(model, tensor(layer, layer.at.norm2_weight), tensor(layer, layer.at.norm2_bias), y);
+  const int64_t w = model.inner_width();
+  const Doubles h = norm_at(layer, layer.at.norm2_weight, layer.at.norm2_bias, y);
   const Doubles z = linear(h, model.hidden, tensor(layer, layer.at.up_weight),
                            tensor(layer, layer.at.up_bias), w);
   Doubles act;
   for (size_t row = 0; row < z.size(); row += w) {
     for (int64_t j = 0; j < f; ++j) {
-      const double x = z[row + j];
-      const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
-      act.push_back(gated ? x / (1 + std::exp(-x)) * z[row + f + j] : 0.5 * x * (1 + std::tanh(u)));
+      act.push_back(activation(model.activation, z[row + j], z[row + w - f + j]));
     }
   }
   Doubles result = linear(act, f, tensor(layer, layer.at.down_weight),
                           tensor(layer, layer.at.down_bias), model.hidden);
+  result = norm_at(layer, layer.at.out_norm2_weight, layer.at.out_norm2_bias, result);
   for (size_t i = 0; i < result.size(); ++i) result[i] += y[i];
   if (inner != nullptr) *inner = z;
   return result;

@@ -48,6 +48,9 @@ Doubles row_dots(const ModelSpec& model, const Doubles& d_o, const Doubles& o);
 
 Doubles out(const Layer& layer, const Doubles& x, const Doubles& o);
 
+/// The output of an activation; gelu ignores `up`.
+double activation(Activation kind, double gate, double up);
+
 /// `inner`, if given, receives the pre-activations [n, W].
 Doubles mlp(const Layer& layer, const Doubles& y, Doubles* inner = nullptr);
 

@@ -112,7 +112,8 @@ TEMPLATE_TEST_CASE("kernels have the same bits with packs and without", "[cuda]"
   for (const int64_t width : {16, 40}) {
     CAPTURE(width);
     const auto n = static_cast<size_t>(kRows * width);
-    for (const Activation activation : {Activation::gelu, Activation::swiglu}) {
+    for (const Activation activation :
+         {Activation::gelu, Activation::swiglu, Activation::geglu, Activation::clamped_swiglu}) {
       check_same([&](const Queue& queue, bool aligned, const auto& finish) {
         Elements<T> inner(2 * n, aligned, 1), act(n, aligned, 2);
         activate(queue, activation, kRows, width, inner.data(), act.data());
@@ -169,8 +170,8 @@ TEMPLATE_TEST_CASE("norms are the same with packs, held or read again, and witho
         norm_backward<T>(queue, kind, {weight.data(), nullptr}, x.data(), dh.data(), kRows,
                          dx.data(), dx.data(),
                          {gradient.data(), centers ? of_bias.data() : nullptr});
-        head_norm_backward<T>(queue, weight.data(), 1e-5F, kRows, width, x.data(), head_dx.data(),
-                              gradient.data());
+        head_norm_backward<T>(queue, {false, 1e-5F, width}, weight.data(), kRows, x.data(),
+                              head_dx.data(), gradient.data());
         device->queues().finish();
         forward.push_back(h.copy());
         backward.push_back(dx.copy());

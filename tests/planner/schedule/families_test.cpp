@@ -101,6 +101,7 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
     INFO(family.name);
     const int64_t rounds = testing::cases(30, 300);
     int made = 0;
+    bool splits = false;
     for (int64_t round = 0; round < rounds; ++round) {
       Asked asked = random_sizes(family);
       asked.forward = between(1, 9);
@@ -115,9 +116,11 @@ TEST_CASE("every family gives valid schedules, whatever the sizes") {
       CHECK(schedule.has_value() == takes(family.name, asked));
       if (!schedule) continue;
       ++made;
+      splits |= schedule->has(ActionKind::backward_weight);
       CHECK(first_fault(*schedule, request.costs).value_or("none") == "none");
     }
     CHECK(made >= rounds / 10);
+    CHECK(splits == family.splits_backward);
   }
 }
 

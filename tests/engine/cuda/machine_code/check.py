@@ -26,8 +26,14 @@ LEAST_SHARE = 0.75
 # and its 16-byte accesses per pack. Several loops of a kernel are its passes over a row, in the
 # order of their addresses; alternatives, such as with and without a sum, have the same figures.
 KERNELS = [
-    ("activate<bfloat16>", [(6, 3)]),
-    ("activate_backward<bfloat16>", [(10, 5)]),
+    ("activate<bfloat16>", [(4, 2)]),
+    ("activate_backward<bfloat16>", [(6, 3)]),
+    ("activate_gated<Silu, bfloat16>", [(6, 3)]),
+    ("activate_gated<Gelu, bfloat16>", [(6, 3)]),
+    ("activate_gated<ClampedSilu, bfloat16>", [(6, 3)]),
+    ("activate_gated_backward<Silu, bfloat16>", [(10, 5)]),
+    ("activate_gated_backward<Gelu, bfloat16>", [(10, 5)]),
+    ("activate_gated_backward<ClampedSilu, bfloat16>", [(10, 5)]),
     ("merge_partial", [(12, 6)]),
     ("accumulate", [(10, 5)]),
     ("add_matrices<bfloat16>", [(4, 3)]),  # a bias stays in the cache
