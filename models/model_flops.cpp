@@ -61,9 +61,9 @@ double causal_pairs(int64_t sequence, int64_t window) {
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   if (sequence < 1) throw bad_input("sequence: expected a whole number > 0, got {}", sequence);
   ModelFlops flops;
-  for (const LayerRun& run : layer_runs(model)) {
+  for (const LayerRun& kind : layer_kinds(model)) {  // fewer than runs, where kinds alternate
     const ModelFlops part =
-        layer_flops(model_of_run(model, run), tokens_of_run(run, sequence), causal);
+        layer_flops(model_of_run(model, kind), tokens_of_run(kind, sequence), causal);
     flops.dense_forward += part.dense_forward;
     flops.attention_forward += part.attention_forward;
   }

@@ -88,7 +88,8 @@ void fused_backward(const Queue& queue, const AttentionBackward<bfloat16>& call,
   const AttentionBackwardWorkspace at = attention_backward_workspace(tile);
   const int64_t kv_row = s.kv_heads * s.head_dim;
   int64_t met = first_key_of(s);
-  if (call.first_dkv && !call.without_glue) {  // no tile has keys that a window hides from all
+  // No tile has keys that a window hides from all.
+  if (call.first_dkv && met > 0 && !call.without_glue) {
     for (float* gradient : {call.dk, call.dv}) {
       zero_bytes(queue, reinterpret_cast<std::byte*>(gradient), met * kv_row * 4);
     }

@@ -16,8 +16,7 @@ int64_t KeyWindow::reach(int64_t chunks, int64_t of_part) const {
   return is_limited() ? std::min(chunks, round_up(farthest, of_part)) : chunks;
 }
 
-KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  const int64_t window = model.window;
+KeyWindow key_window(int64_t window, int64_t chunk) {
   if (window == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
   // (d + 1) * chunk - 1.

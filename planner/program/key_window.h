@@ -34,8 +34,11 @@ struct KeyWindow {
   /// of `of_part` chunks.
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
-/// The window of a kind of layers. `chunk`: their tokens of a chunk.
-KeyWindow key_window(const ModelSpec& model, int64_t chunk);
+/// A window of `window` keys (0: none) in chunks of `chunk` tokens; that of a kind of layers.
+KeyWindow key_window(int64_t window, int64_t chunk);
+inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
+  return key_window(model.window, chunk);
+}
 
 /// Neighbouring chunks of keys of one op of attention.
 struct KeyRange {

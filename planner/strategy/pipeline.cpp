@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "planner/schedule/check.h"
@@ -15,14 +16,20 @@ namespace {
 
 // FLOPs of the forward of every layer.
 std::vector<double> work_of_layers(const ModelSpec& model, int64_t sequence) {
-  std::vector<double> work;
-  for (const LayerRun& run : layer_runs(model)) {
-    ModelSpec alike = model_of_run(model, run);
+  // By kind of layers, as many runs may alternate.
+  std::vector<std::pair<LayerRun, double>> kinds;
+  for (const LayerRun& kind : layer_kinds(model)) {
+    ModelSpec alike = model_of_run(model, kind);
     alike.layers = 1;
     alike.vocab = 0;
-    const ModelFlops flops = model_flops(alike, tokens_of_run(run, sequence));
-    work.insert(work.end(), static_cast<size_t>(run.layers),
-                flops.dense_forward + flops.attention_forward);
+    const ModelFlops flops = model_flops(alike, tokens_of_run(kind, sequence));
+    kinds.emplace_back(kind, flops.dense_forward + flops.attention_forward);
+  }
+  std::vector<double> work;
+  for (const LayerRun& run : layer_runs(model)) {
+    const auto own = std::find_if(kinds.begin(), kinds.end(),
+                                  [&](const auto& kind) { return kind.first.like(run); });
+    work.insert(work.end(), static_cast<size_t>(run.layers), own->second);
   }
   return work;
 }

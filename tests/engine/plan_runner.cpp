@@ -339,6 +339,10 @@ ModelSpec in_runs(ModelSpec model, int64_t variant) {
   if (variant >= 4) model.attention_sinks = true;
   if (variant == 4 && model.positions == Positions::rope) {
     model.local_rope_theta = 300;
+    model.rope_scaling = RopeScaling{RopeType::yarn, 4};
+    model.rope_scaling->original_max_positions = 64;
+    model.rope_scaling->attention_factor = 1.2;
+    model.rope_scaling->truncates = false;
     model.runs[0].positions = model.runs[2].positions = LayerPositions::local;
     model.runs[3].positions = LayerPositions::none;
   }

@@ -26,7 +26,8 @@ using Catch::Matchers::Contains;
 // The same model with two kinds of layers that are as equal as possible.
 ModelSpec in_runs(ModelSpec model) {
   const int64_t first = (model.layers + 1) / 2, next = model.ffn + 8;
-  model.runs = {{first, true, model.ffn, 1}, {model.layers - first, true, next, 1}};
+  model.runs = {{first, true, model.ffn, 1, model.window},
+                {model.layers - first, true, next, 1, model.window}};
   return model;
 }
 
@@ -95,8 +96,9 @@ TEST_CASE("runs of layers that are alike are the program of a uniform model") {
     request.model.layers = std::max<int64_t>(4, request.model.layers);
     const Evaluation whole = evaluate(request, cost);
     const int64_t first = request.model.layers / 2;
-    request.model.runs = {{first, true, request.model.ffn, 1},
-                          {request.model.layers - first, true, request.model.ffn, 1}};
+    const ModelSpec& model = request.model;
+    request.model.runs = {{first, true, model.ffn, 1, model.window},
+                          {model.layers - first, true, model.ffn, 1, model.window}};
     const Evaluation in_two = evaluate(request, cost);
     CHECK(in_two.step_seconds == whole.step_seconds);
     CHECK(in_two.peak_bytes == whole.peak_bytes);
@@ -298,8 +300,11 @@ TEST_CASE("layers that differ are searched on one stage and on more") {
   options.front_lines = 0;
   if (!whole) options.parallel.pipeline = 1;
   CHECK(search(odd, hw, 65536, options).best.strategy.parallel.tensor == 1);
-  CHECK_THROWS_WITH(max_sequence(model, hw, "alst", {}), Contains("strategy auto"));
-  CHECK_THROWS_WITH(plan_preset(model, hw, "fpdt", 131072, {}), Contains("strategy auto"));
+  CHECK_NOTHROW(plan_preset(model, hw, "fpdt", 131072, {}));
+  const ModelSpec shared =
+      with_runs("qwen3-0.6b", {{4, true, 3072, 1}, {4, true, 3072, 0.5}, {4, true, 3072, 1}});
+  CHECK_THROWS_WITH(max_sequence(shared, hw, "alst", {}), Contains("strategy auto"));
+  CHECK_THROWS_WITH(plan_preset(shared, hw, "fpdt", 131072, {}), Contains("strategy auto"));
   const Program program = build_program(request_of(model, 4096, {}));
   CHECK(program.kinds() == 3);
   CHECK(count_of(program, OpKind::qkv_forward) > 0);
