@@ -26,7 +26,9 @@ using Catch::Matchers::Contains;
 // The same model with two kinds of layers that are as equal as possible.
 ModelSpec in_runs(ModelSpec model) {
   const int64_t first = (model.layers + 1) / 2, next = model.ffn + 8;
-  model.runs = {{first, true, model.ffn, 1}, {model.layers - first, true, next, 1}};
+  const bool experts = model.experts.has_value();
+  model.runs = {{first, true, model.ffn, 1, 0, experts},
+                {model.layers - first, true, next, 1, 0, experts}};
   return model;
 }
 
@@ -95,8 +97,9 @@ TEST_CASE("runs of layers that are alike are the program of a uniform model") {
     request.model.layers = std::max<int64_t>(4, request.model.layers);
     const Evaluation whole = evaluate(request, cost);
     const int64_t first = request.model.layers / 2;
-    request.model.runs = {{first, true, request.model.ffn, 1},
-                          {request.model.layers - first, true, request.model.ffn, 1}};
+    const bool experts = request.model.experts.has_value();
+    request.model.runs = {{first, true, request.model.ffn, 1, 0, experts},
+                          {request.model.layers - first, true, request.model.ffn, 1, 0, experts}};
     const Evaluation in_two = evaluate(request, cost);
     CHECK(in_two.step_seconds == whole.step_seconds);
     CHECK(in_two.peak_bytes == whole.peak_bytes);
