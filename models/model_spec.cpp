@@ -1,5 +1,6 @@
 #include "models/model_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -108,9 +109,6 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
     return ModelProblem{
         "experts.active_groups",
         fmt::format("{} groups have fewer than the {} active experts", e.active_groups, e.active)};
-  }
-  if (e.groups > 1 && (e.scores != Experts::Scores::sigmoid || e.count / e.groups < 2)) {
-    return ModelProblem{"experts.groups", "expected 1, or sigmoid scores and groups of 2 or more"};
   }
   if (model.norm_placement != NormPlacement::input) {
     return ModelProblem{"norm_placement", "expected input: outputs of experts are not normalised"};
@@ -326,10 +324,15 @@ int64_t active_parameter_count(const ModelSpec& model) {
 }
 
 void refuse_unplanned(const ModelSpec& model) {
+  const Experts e = model.experts.value_or(Experts{});
+  // The choice of groups is DeepSeek-V3's, by the two highest scores of each.
+  const bool other_groups =
+      e.groups > 1 && (e.scores != Experts::Scores::sigmoid || e.count / e.groups < 2);
   const std::pair<bool, const char*> features[] = {
       {model.latent.has_value(), "multi-head latent attention"},
       {model.next_token_layers > 0, "layers that predict further tokens"},
-      {model.experts && model.experts->auxiliary_loss > 0, "the auxiliary loss of experts"},
+      {e.auxiliary_loss > 0, "the auxiliary loss of experts"},
+      {other_groups, "a choice of groups of experts other than DeepSeek-V3's"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

@@ -45,9 +45,10 @@ class Tile {
   }
 
   void activate(const float* inner, float* act) {
-    activate(pool_, expert_.activation, routing_.slots(), expert_.ffn, inner, act);
+    cpu::activate(pool_, expert_.activation, routing_.slots(), expert_.ffn, inner, act);
     if (has_shared()) {
-      activate(pool_, shared_.activation, n_, shared_.ffn, shared_inner(inner), shared_act(act));
+      cpu::activate(pool_, shared_.activation, n_, shared_.ffn, shared_inner(inner),
+                    shared_act(act));
     }
   }
 

@@ -140,6 +140,10 @@ TEST_CASE("no plan on any mesh of ranks takes less than its bound") {
     INFO("seed " << seed);
     const testing::RandomPlan plan = testing::random_plan(seed);
     check_bound(plan.request, plan.hw);
+    if (seed % 5 == 0) {
+      const testing::RandomPlan with_experts = testing::random_plan_with_experts(seed);
+      check_bound(with_experts.request, with_experts.hw);
+    }
     if (seed > 50) continue;
     const testing::RandomPlan sliced = testing::sliced_plan(seed);
     check_bound(sliced.request, sliced.hw);

@@ -26,8 +26,12 @@ using Catch::Matchers::Contains;
 // The same model with two kinds of layers that are as equal as possible.
 ModelSpec in_runs(ModelSpec model) {
   const int64_t first = (model.layers + 1) / 2, next = model.ffn + 8;
-  model.runs = {{first, true, model.ffn, 1, model.window},
-                {model.layers - first, true, next, 1, model.window}};
+  LayerRun run = layer_runs(model).front();
+  run.layers = first;
+  LayerRun wider = run;
+  wider.layers = model.layers - first;
+  wider.ffn = next;
+  model.runs = {run, wider};
   return model;
 }
 
@@ -96,9 +100,11 @@ TEST_CASE("runs of layers that are alike are the program of a uniform model") {
     request.model.layers = std::max<int64_t>(4, request.model.layers);
     const Evaluation whole = evaluate(request, cost);
     const int64_t first = request.model.layers / 2;
-    const ModelSpec& model = request.model;
-    request.model.runs = {{first, true, model.ffn, 1, model.window},
-                          {model.layers - first, true, model.ffn, 1, model.window}};
+    LayerRun run = layer_runs(request.model).front();
+    LayerRun rest = run;
+    run.layers = first;
+    rest.layers = request.model.layers - first;
+    request.model.runs = {run, rest};
     const Evaluation in_two = evaluate(request, cost);
     CHECK(in_two.step_seconds == whole.step_seconds);
     CHECK(in_two.peak_bytes == whole.peak_bytes);

@@ -40,7 +40,8 @@ Program stage_program(StepRequest request, size_t stage, std::string_view schedu
 
 // A step of one rank of a machine, reduced to two layers.
 StepRequest ranks_request(uint64_t seed) {
-  StepRequest request = random_plan(seed).request;
+  const bool experts = seed % 5 == 0;
+  StepRequest request = (experts ? random_plan_with_experts(seed) : random_plan(seed)).request;
   request.model.layers = 2;
   request.rank = static_cast<int64_t>(seed) % request.strategy.parallel.ranks();
   request.strategy.parallel.overlap = seed % 4 != 0;

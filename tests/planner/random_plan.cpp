@@ -27,9 +27,7 @@ NormPlacement random_placement(uint64_t seed) {
   return random() % 2 == 0 ? NormPlacement::input : static_cast<NormPlacement>(random() % 3);
 }
 
-}  // namespace
-
-RandomPlan random_plan(uint64_t seed) {
+RandomPlan random_plan_of(uint64_t seed, bool experts) {
   static const HardwareProfile machines[] = {load_hardware("h100-80g"), load_hardware("8xh100-80g"),
                                              load_hardware("2x8xa100-40g")};
   static const ModelSpec models[] = {load_model("llama-3.1-8b"), load_model("gpt-2.7b"),
@@ -41,9 +39,9 @@ RandomPlan random_plan(uint64_t seed) {
     plan.hw = machines[random() % 3];
     StepRequest& request = plan.request;
     request.model = models[random() % 3];
-    if (seed % 5 == 0) request.model = with_experts;
+    if (experts) request.model = with_experts;
     request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
-    request.model.norm_placement = random_placement(seed);
+    if (!experts) request.model.norm_placement = random_placement(seed);
     request.dtype = default_dtype(plan.hw);
     request.microbatches = random() % 8 == 0 ? 3 : 1;
     const ParallelLayout mesh = one_of(random, meshes(request.model, plan.hw, {}));
@@ -65,6 +63,12 @@ RandomPlan random_plan(uint64_t seed) {
   }
   return plan;
 }
+
+}  // namespace
+
+RandomPlan random_plan(uint64_t seed) { return random_plan_of(seed, false); }
+
+RandomPlan random_plan_with_experts(uint64_t seed) { return random_plan_of(seed, true); }
 
 RandomPlan sliced_plan(uint64_t seed) {
   for (uint64_t turn = 0;; ++turn) {

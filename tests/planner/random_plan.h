@@ -16,6 +16,8 @@ struct RandomPlan {
 
 /// Returns a plan with a valid strategy. Deterministic for a seed.
 RandomPlan random_plan(uint64_t seed);
+/// The same of a model with experts.
+RandomPlan random_plan_with_experts(uint64_t seed);
 
 /// The same on meshes without ring and tensor group, with slices of one stage that pass again.
 RandomPlan sliced_plan(uint64_t seed);
