@@ -280,6 +280,18 @@ double ModelSpec::score_scale() const {
   return attention_scale != 0 ? attention_scale : 1 / std::sqrt(static_cast<double>(head_dim));
 }
 
+namespace {
+
+int64_t trained_in(const ParameterUnit& unit) {
+  int64_t trained = unit.elements;
+  for (const ParameterTensor& tensor : unit.tensors) {
+    if (!tensor.trained) trained -= tensor.elements;
+  }
+  return trained;
+}
+
+}  // namespace
+
 int64_t parameter_count(const ModelSpec& model) {
   int64_t total = 0;
   bool ends = true;  // embedding and head are counted once
@@ -290,17 +302,13 @@ int64_t parameter_count(const ModelSpec& model) {
       const bool layer =
           unit.kind == ParameterUnit::Kind::layer || unit.kind == ParameterUnit::Kind::experts;
       if (!layer && !ends) continue;
-      int64_t trained = unit.elements;
-      for (const ParameterTensor& tensor : unit.tensors) {
-        if (!tensor.trained) trained -= tensor.elements;
-      }
-      const int64_t elements = checked_mul(trained, layer ? layers : 1, "parameters");
+      const int64_t elements = checked_mul(trained_in(unit), layer ? layers : 1, "parameters");
       total = checked_add(total, elements, "parameters");
     }
     ends = false;
   }
   for (const ParameterUnit& unit : next_token_units(model)) {
-    total = checked_add(total, unit.elements, "parameters");
+    total = checked_add(total, trained_in(unit), "parameters");
   }
   return total;
 }
