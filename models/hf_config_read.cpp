@@ -34,6 +34,7 @@ struct Family {
   const char* activation_key = "hidden_act";
   double rotary_share = 1;
   double norm_eps = 1e-6;
+  bool scaled_by_default = false;  // RoPE that the file does not describe has gpt-oss's yarn
 };
 
 constexpr std::array<Family, 16> kFamilies{{
@@ -88,7 +89,8 @@ constexpr std::array<Family, 16> kFamilies{{
      .head_dim = 64,
      .attention_bias_field = true,
      .rope_theta = 150000,
-     .norm_eps = 1e-5},
+     .norm_eps = 1e-5,
+     .scaled_by_default = true},
     {.architecture = "Glm4MoeForCausalLM",
      .model_type = "glm4_moe",
      .kv_heads = 8,
@@ -189,7 +191,8 @@ void read_yarn(const Fields& config, const Fields& scaling, ModelSpec& model) {
   yarn.original_max_positions = original_positions(config, scaling);
   yarn.beta_slow = scaling.real("beta_slow", yarn.beta_slow);
   yarn.beta_fast = scaling.real("beta_fast", yarn.beta_fast);
-  yarn.truncates = scaling.flag("truncate", true);
+  // Null is no default here: Transformers takes it for false.
+  yarn.truncates = scaling.has_key("truncate") ? scaling.flag("truncate", false) : true;
   yarn.attention_factor = scaling.real("attention_factor", yarn_attention_factor(yarn.factor));
   model.rope_scaling = yarn;
 }
@@ -275,6 +278,13 @@ void read_rope(const Fields& config, const Family& family, ModelSpec& model) {
   }
   ModelSpec other = model;
   read_rope(config, newer.empty() ? older : newer, family, model);
+  if (family.scaled_by_default && !config.has("rope_parameters") && older.empty()) {
+    model.rope_scaling = RopeScaling{.type = RopeType::yarn,
+                                     .factor = 32,
+                                     .original_max_positions = 4096,
+                                     .attention_factor = yarn_attention_factor(32),
+                                     .truncates = false};
+  }
   if (newer.empty() || older.empty()) return;
   read_rope(config, older, family, other);
   if (other == model) return;

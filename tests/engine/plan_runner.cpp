@@ -231,8 +231,9 @@ ModelSpec in_windows(ModelSpec model, int64_t window) {
   const int64_t f = model.ffn;
   model.name += ", windows";
   model.attention_sinks = true;
-  LayerRun windowed{1, true, f, 1, window};
-  LayerRun all{1, true, f};
+  const bool experts = model.experts.has_value();
+  LayerRun windowed{1, true, f, 1, window, experts};
+  const LayerRun all{1, true, f, 1, 0, experts};
   if (model.positions == Positions::rope) {
     model.local_rope_theta = 300;
     windowed.positions = LayerPositions::local;

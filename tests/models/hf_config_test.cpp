@@ -470,6 +470,15 @@ TEST_CASE("mixtures of experts are read with their router and their dense layers
   CHECK(oss.runs[0].window == 128);
   CHECK(oss.runs[1].window == 0);
 
+  const Json unscaled = without(with(base, "sliding_window", 128), "rope_scaling");
+  const ModelSpec by_default = read_as("GptOssForCausalLM", unscaled);
+  REQUIRE(by_default.rope_scaling);
+  CHECK(by_default.rope_scaling->type == RopeType::yarn);
+  CHECK(by_default.rope_scaling->factor == 32);
+  CHECK_FALSE(by_default.rope_scaling->truncates);
+  const Json plain = with(unscaled, "rope_parameters", Json{{"rope_type", "default"}});
+  CHECK_FALSE(read_as("GptOssForCausalLM", plain).rope_scaling);
+
   const ModelSpec olmoe = read_as("OlmoeForCausalLM", with(base, "num_experts", 8));
   CHECK(olmoe.qk_norm_of_token);
   CHECK_THROWS_WITH(read_as("OlmoeForCausalLM", with(base, "clip_qkv", 8.0)),

@@ -87,7 +87,8 @@ def train(folder, windows):
     """Trains with `windows` windows in a step."""
     model = load(folder)
     named = dict(model.named_parameters())
-    decays = {name for name, p in named.items() if p.ndim > 1}
+    # Biases do not decay, not even those of experts, which are a matrix.
+    decays = {name for name, p in named.items() if p.ndim > 1 and "bias" not in name}
     optimizer = torch.optim.AdamW(
         [
             {"params": [p for n, p in named.items() if n in decays], "weight_decay": DECAY},

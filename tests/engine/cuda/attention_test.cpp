@@ -2,6 +2,7 @@
 // outputs.
 #include "engine/cuda/attention.h"
 
+#include <cuda_runtime_api.h>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -261,7 +262,8 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
   shape.offset = pick(0, 1) == 0 ? shape.keys - shape.queries : shape.keys;
   shape.rows.o = shape.heads * shape.head_dim + 8 * pick(0, 1);
   shape.rows.lse = shape.rows.delta = shape.heads + pick(0, 1);
-  if (shape.masks() && seed % 3 == 0) shape.window = pick(1, shape.keys);
+  // With a window of 1 the gradients of queries and keys are 0.
+  if (shape.masks() && seed % 3 == 0) shape.window = pick(2, shape.keys);
   AttentionCall tile = shape.call(true);
   tile.queries = (shape.queries + 3) / 4 + pick(0, 9);
   tile.keys = tile.queries + (shape.cuts() ? shape.window - 1 : 0);
@@ -327,8 +329,15 @@ TEST_CASE("a backward in tiles is the backward", "[cuda]") {
                                        true};
   };
   attention_backward_plain<bfloat16>(queue, call_into(want));
+  // The runtime clears only memory that it knows.
+  for (std::vector<float>* known : {&got.dk, &got.dv}) {
+    REQUIRE(cudaHostRegister(known->data(), known->size() * 4, 0) == cudaSuccess);
+  }
   fused_backward(queue, call_into(got), tile);
   device->queues().finish();
+  for (std::vector<float>* known : {&got.dk, &got.dv}) {
+    REQUIRE(cudaHostUnregister(known->data()) == cudaSuccess);
+  }
 
   const auto error = [](const std::vector<float>& a, const std::vector<float>& b) {
     double difference = 0, norm = 0;

@@ -49,9 +49,10 @@ KERNELS = [
 # Rows that are held in registers have no inner loop: they must have such accesses.
 HELD = ["norm_forward<bfloat16>", "norm_backward<bfloat16>", "head_norm_forward<bfloat16>",
         "head_norm_backward<bfloat16>"]
-# Kernels whose loops may store to local memory: plain attention, which only checks the library's, and
-# the double sine of an angle, which has an array for angles above 1e5.
-LOCAL = re.compile(r"::(forward|backward_queries|backward_keys|rotate)<")
+# Kernels whose loops may store to local memory: plain attention, which only checks the library's, the
+# double sine of an angle, which has an array for angles above 1e5, and the choice of a token's experts,
+# which has an array of its groups' scores.
+LOCAL = re.compile(r"::(forward|backward_queries|backward_keys|rotate|choose_experts)<")
 
 
 def run(venv, *command):
