@@ -112,7 +112,9 @@ TEST_CASE("runs of layers that are alike are the program of a uniform model") {
 }
 
 TEST_CASE("the sums over kinds of layers are about what one program takes") {
-  // The sums ignore that copies of one kind of layer may hide behind the other's work.
+  // The sums ignore that copies of one kind of layer may hide behind the other's work. In a kind of
+  // two layers, what is left at its ends can be a fifth of its time where a window leaves little
+  // work, so each has four.
   int times = 0, close_times = 0, tiers = 0, close_tiers = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
@@ -120,7 +122,7 @@ TEST_CASE("the sums over kinds of layers are about what one program takes") {
     if (plan.request.strategy.parallel.ring > 1) continue;
     const CostModel cost(plan.hw, plan.request.dtype);
     StepRequest request = plan.request;
-    request.model.layers = std::max<int64_t>(4, request.model.layers);
+    request.model.layers = std::max<int64_t>(8, request.model.layers);
     const Evaluation whole = evaluate(request, cost);
     request.model = in_runs(request.model);
     REQUIRE_FALSE(is_priced_by_kinds(request));
