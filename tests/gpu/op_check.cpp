@@ -326,6 +326,8 @@ class Checker {
         stray += !same(got[i], given[i]);
         continue;
       }
+      // The log-sum-exp of a query that a window lets see no key of the op.
+      if (std::isinf(want[i]) && same(got[i], want[i])) continue;
       unwritten += std::isnan(got[i]);
       difference += (got[i] - want[i]) * (got[i] - want[i]);
       norm += want[i] * want[i];
