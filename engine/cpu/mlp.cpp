@@ -10,15 +10,13 @@
 namespace longspan::cpu {
 namespace {
 
-int64_t inner_width(const ModelSpec& model) { return model.inner_width(); }
-
 // inner[n,W] = h[n,d] Wup^T + b
 void up_forward(const BlockContext& context, const float* unit, const float* h, int64_t n,
                 float* inner) {
   const ModelSpec& model = *context.model;
   const LayerOffsets& at = context.layer;
   const int64_t d = model.hidden;
-  const int64_t w = inner_width(model);
+  const int64_t w = model.inner_width();
   gemm_nt(*context.pool, n, w, d, h, d, unit + at.up_weight, d, Into::write, inner, w);
   if (at.up_bias >= 0) add_bias(*context.pool, unit + at.up_bias, n, w, inner);
 }
@@ -45,7 +43,7 @@ void up_gradients(const BlockContext& context, const float* z, const float* h, i
                   float* unit_gradient) {
   const LayerOffsets& at = context.layer;
   const int64_t d = context.model->hidden;
-  const int64_t w = inner_width(*context.model);
+  const int64_t w = context.model->inner_width();
   gemm_tn(*context.pool, w, d, n, z, w, h, d, Into::add, unit_gradient + at.up_weight, d);
   if (at.up_bias >= 0) add_column_sums(*context.pool, z, n, w, unit_gradient + at.up_bias);
 }
@@ -64,7 +62,7 @@ void inner_gradient(const BlockContext& context, const float* unit, const float*
 void up_input(const BlockContext& context, const float* unit, const float* z, int64_t n, Into into,
               float* dh) {
   const int64_t d = context.model->hidden;
-  const int64_t w = inner_width(*context.model);
+  const int64_t w = context.model->inner_width();
   gemm_nn(*context.pool, n, d, w, z, w, unit + context.layer.up_weight, d, into, dh, d);
 }
 
@@ -90,7 +88,7 @@ int64_t tile_floats(const ModelSpec& model, int64_t n, int64_t tile, bool with_i
   const char* what = "mlp workspace";
   const int64_t row =
       checked_add(checked_add(checked_mul(hidden, model.hidden, what), model.mlp_width(), what),
-                  with_inner ? inner_width(model) : 0, what);
+                  with_inner ? model.inner_width() : 0, what);
   return checked_mul(std::min(n, tile), checked_add(row, routed_floats(model), what), what);
 }
 
@@ -132,7 +130,7 @@ void mlp_forward(const BlockContext& context, const float* unit, const float* y,
   }
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
-  const int64_t w = inner_width(model);
+  const int64_t w = model.inner_width();
   const bool norms_input = model.norms_inputs() && !partial;
   const bool norms_output = model.norms_outputs() && !partial;
   float* normed = workspace;  // [t,d]: the input's norm, then the output and its norm
@@ -172,7 +170,7 @@ void mlp_backward(const BlockContext& context, const float* unit, const float* y
   }
   const int64_t d = model.hidden;
   const int64_t f = model.ffn;
-  const int64_t w = inner_width(model);
+  const int64_t w = model.inner_width();
   const bool norms_input = model.norms_inputs() && !partial;
   const bool norms_output = model.norms_outputs() && !partial;
   const int64_t t = std::min(n, tile);
@@ -226,7 +224,7 @@ void mlp_backward_input(const BlockContext& context, const float* unit, const fl
   }
   const int64_t d = context.model->hidden;
   const int64_t f = context.model->ffn;
-  const int64_t w = inner_width(*context.model);
+  const int64_t w = context.model->inner_width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     float* z = inner + row * w;

@@ -16,8 +16,6 @@
 namespace longspan::cuda {
 namespace {
 
-int64_t inner_width(const ModelSpec& model) { return model.inner_width(); }
-
 // Float gradients become operands of products: they are rounded to T in place, with rows
 // narrowed_stride() elements of T apart.
 int64_t narrowed_stride(float, int64_t width) { return width; }
@@ -509,7 +507,7 @@ void Blocks<T>::residual_backward(const T* unit, bool of_mlp, const T* dy, int64
 
 template <class T>
 void Blocks<T>::up_forward(const T* unit, const T* h, int64_t n, T* inner) {
-  const int64_t d = model_.hidden, w = inner_width(model_);
+  const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_nt(queue_, n, w, d, h, d, unit + at_.up_weight, d, Into::write, inner, w);
   if (at_.up_bias >= 0) add_bias(queue_, unit + at_.up_bias, n, w, inner, w);
 }
@@ -525,7 +523,7 @@ void Blocks<T>::inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T
 // dh[n,d] = or += (see `into`) the gradient of h from that of inner[n,W].
 template <class T>
 void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, Into into, T* dh) {
-  const int64_t d = model_.hidden, w = inner_width(model_);
+  const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_nn(queue_, n, d, w, z, w, unit + at_.up_weight, d, into, dh, d);
 }
 
@@ -551,7 +549,7 @@ void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial
 // Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
 template <class T>
 void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient) {
-  const int64_t d = model_.hidden, w = inner_width(model_);
+  const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_tn(queue_, w, d, n, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
   if (at_.up_bias >= 0) add_column_sums(queue_, z, n, w, w, unit_gradient + at_.up_bias);
 }
@@ -562,7 +560,7 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
   if (model_.experts) {
     return experts_forward(unit, y, n, tile, out, inner, workspace, partial, experts);
   }
-  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
   const bool norms_output = model_.norms_outputs() && !partial;
   T* normed = workspace;  // [t,d]: the input's norm, then the output and its norm
@@ -595,7 +593,7 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
     return experts_backward(unit, y, inner, n, tile, dy, unit_gradient, workspace, partial, experts,
                             experts_gradient);
   }
-  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
   const bool norms_output = model_.norms_outputs() && !partial;
   const int64_t t = std::min(n, tile);
@@ -638,7 +636,7 @@ void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64
     return experts_backward_input(unit, h, dy, n, tile, inner, act, dh, workspace, experts,
                                   unit_gradient, has_inner);
   }
-  const int64_t d = model_.hidden, f = model_.ffn, w = inner_width(model_);
+  const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     T* z = inner + row * w;
