@@ -316,19 +316,14 @@ int64_t parameter_count(const ModelSpec& model) {
 int64_t active_parameter_count(const ModelSpec& model) {
   ModelSpec active = model;
   if (model.experts) active.experts->count = model.experts->active;
+  if (!model.experts) return parameter_count(active);
+  const std::vector<LayerRun> runs = layer_runs(model);
+  int64_t layers = runs.back().experts ? model.next_token_layers : 0;
+  for (const LayerRun& run : runs) layers += run.experts ? run.layers : 0;
   // The router scores all experts.
-  int64_t router = 0;
-  for (const LayerRun& run : layer_runs(model)) {
-    if (!run.experts) continue;
-    const Experts& e = *model.experts;
-    router += run.layers * (e.count - e.active) * (model.hidden + (e.router_bias ? 1 : 0));
-  }
-  if (model.next_token_layers > 0 && layer_runs(model).back().experts) {
-    const Experts& e = *model.experts;
-    router +=
-        model.next_token_layers * (e.count - e.active) * (model.hidden + (e.router_bias ? 1 : 0));
-  }
-  return parameter_count(active) + router;
+  const Experts& e = *model.experts;
+  const int64_t row = model.hidden + (e.router_bias ? 1 : 0);
+  return parameter_count(active) + layers * (e.count - e.active) * row;
 }
 
 void refuse_unplanned(const ModelSpec& model) {
