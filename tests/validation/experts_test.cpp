@@ -11,25 +11,13 @@
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
 #include "tests/length.h"
+#include "tests/validation/megatron_core_case.h"
 #include "validation/case.h"
 
 namespace longspan {
 namespace {
 
-PublishedCase case_30b() {
-  PublishedCase c;
-  c.model = "qwen3-30b-a3b";
-  c.hardware = "dgx-h100";
-  c.gpus = 8;
-  c.stack = "megatron-core";
-  c.precision = "bf16";
-  c.sequence = 4096;
-  c.microbatch = 1;
-  c.global_batch = 32;
-  c.degrees.data = 8;
-  c.zero = 1;
-  return c;
-}
+PublishedCase case_30b() { return testing::megatron_core_case("qwen3-30b-a3b", "dgx-h100"); }
 
 double of_ranks(const PublishedCase& c, const ModelSpec& model) {
   double parameters = 0;

@@ -10,24 +10,15 @@
 #include "frameworks/model/run_time.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "tests/validation/megatron_core_case.h"
 #include "validation/predict.h"
 
 namespace longspan {
 namespace {
 
 PublishedCase case_70b() {
-  PublishedCase c;
-  c.model = "llama-3.1-70b";
+  PublishedCase c = testing::megatron_core_case("llama-3.1-70b", "dgx-b200");
   c.layers = 12;
-  c.hardware = "dgx-b200";
-  c.gpus = 8;
-  c.stack = "megatron-core";
-  c.precision = "bf16";
-  c.sequence = 4096;
-  c.microbatch = 1;
-  c.global_batch = 32;
-  c.degrees.data = 8;
-  c.zero = 1;
   return c;
 }
 
