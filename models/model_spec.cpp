@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "models/model_check.h"
+#include "models/training.h"
 
 namespace longspan {
 namespace {
@@ -174,6 +175,26 @@ std::optional<ModelProblem> find_latent_problem(const ModelSpec& model) {
                                               model.heads, model.kv_heads)};
 }
 
+std::optional<ModelProblem> find_training_problem(const ModelSpec& model) {
+  using enum LayerBackward;
+  bool before = !model.frozen_embedding;  // whether anything before the layer is trained
+  bool trained = before || !model.frozen_head;
+  for (const LayerRun& run : layer_runs(model)) {
+    if (run.backward == none && (before || !model.works_on_all_tokens())) {
+      return ModelProblem{"backward",
+                          "parameters before these layers are trained; expected inputs, "
+                          "got none"};
+    }
+    before = before || run.backward != none;
+    trained = trained || run.backward == weights;
+  }
+  if (model.next_token_layers > 0 && is_frozen(model)) {
+    return ModelProblem{"next_token_layers", "nothing of such a model can be frozen"};
+  }
+  if (trained) return std::nullopt;
+  return ModelProblem{"backward", "all parameters are frozen; nothing is left to train"};
+}
+
 std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
   if (model.uniform()) return std::nullopt;
   if (model.runs.front().tokens < 1 || model.runs.back().tokens < 1) {
@@ -251,6 +272,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (auto problem = find_latent_problem(model)) return problem;
   if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
+  if (auto problem = find_training_problem(model)) return problem;
   if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
   if (model.norm_offset && model.norm != Norm::rmsnorm) {
     return ModelProblem{"norm_offset", "only for norm: rmsnorm; remove it"};

@@ -99,6 +99,10 @@ struct LatentAttention {
 /// none.
 enum class LayerPositions { model, local, none };
 
+/// What the backward computes of a layer: gradients of its weights and of its input; of its input
+/// alone, where its weights are frozen; or nothing, where nothing before it is trained either.
+enum class LayerBackward { weights, inputs, none };
+
 /// Consecutive layers that are alike.
 struct LayerRun {
   int64_t layers = 0;
@@ -111,6 +115,7 @@ struct LayerRun {
   int64_t window = 0;    // as ModelSpec::window
   bool experts = false;  // the model's, in place of the MLP
   LayerPositions positions = LayerPositions::model;
+  LayerBackward backward = LayerBackward::weights;
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
   bool like(LayerRun other) const {
@@ -157,6 +162,10 @@ struct ModelSpec {
   /// it; it shares embedding and head.
   int64_t next_token_layers = 0;
   bool attention = true;  // false in model_of_run() for layers without it
+  // Frozen parameters (models/training.h) have neither gradients nor optimizer state.
+  bool frozen_embedding = false;
+  bool frozen_head = false;  // the final norm, and the output matrix unless it is the embedding's
+  LayerBackward backward = LayerBackward::weights;  // of all layers, unless there are runs
   /// Differences of the real model that hardly change memory or time, as a sentence. Such a model
   /// is planned as described here; the engine does not run it. Empty: no differences.
   std::string only_planned;
@@ -250,6 +259,7 @@ struct ParameterUnit {
   int64_t layer = -1;  // for layers and experts
   std::vector<ParameterTensor> tensors;
   int64_t elements = 0;
+  bool trained = true;  // false: frozen
 };
 
 /// The units of the model: embedding, layer 0 .. L-1, head (final norm, and the output matrix
@@ -280,7 +290,7 @@ std::vector<ParameterUnit> next_token_units(const ModelSpec& model);
 /// software have all of them.
 void refuse_unplanned(const ModelSpec& model);
 
-/// The exact number of trained parameters.
+/// The exact number of parameters, frozen ones included, without constants that no model trains.
 int64_t parameter_count(const ModelSpec& model);
 /// The number of parameters that process a token: of experts only the active ones.
 int64_t active_parameter_count(const ModelSpec& model);
@@ -293,8 +303,11 @@ int64_t active_parameter_count(const ModelSpec& model);
 struct ModelFlops {
   double dense_forward = 0;      // projections, MLP or active experts, and logits
   double attention_forward = 0;  // QK^T and PV
-  /// Forward plus backward (twice the forward), without recomputation.
-  double step() const { return 3 * (dense_forward + attention_forward); }
+  // The backward without recomputation: twice the forward, but where parameters are frozen.
+  double dense_backward = 0, attention_backward = 0;
+  double step() const {
+    return dense_forward + attention_forward + dense_backward + attention_backward;
+  }
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at

@@ -27,6 +27,9 @@ const Words<NormPlacement> kNormPlacements{{"input", NormPlacement::input},
 const Words<LayerPositions> kLayerPositions{{"model", LayerPositions::model},
                                             {"local", LayerPositions::local},
                                             {"none", LayerPositions::none}};
+const Words<LayerBackward> kBackwards{{"weights", LayerBackward::weights},
+                                      {"inputs", LayerBackward::inputs},
+                                      {"none", LayerBackward::none}};
 const Words<Experts::Scores> kScores{{"softmax", Experts::Scores::softmax},
                                      {"softmax_of_chosen", Experts::Scores::softmax_of_chosen},
                                      {"sigmoid", Experts::Scores::sigmoid}};
@@ -117,6 +120,9 @@ void read_runs(const YamlMap& whole, ModelSpec& model) {
     if (yaml.has("positions")) {
       run.positions = yaml.one_of<LayerPositions>("positions", kLayerPositions);
     }
+    if (yaml.has("backward")) {
+      run.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
+    }
     const bool fused = flag_or_false(yaml, "fused");
     if (fused && run.attention) {
       throw yaml.error("fused", "only layers without attention can be fused; set attention: false");
@@ -190,6 +196,9 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.fused_projections = flag_or_false(yaml, "fused_projections");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
   if (yaml.has("only_planned")) model.only_planned = yaml.text("only_planned");
+  model.frozen_embedding = flag_or_false(yaml, "frozen_embedding");
+  model.frozen_head = flag_or_false(yaml, "frozen_head");
+  if (yaml.has("backward")) model.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
   if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
   if (const auto problem = find_problem(model)) throw yaml.error(problem->field, problem->what);
@@ -288,6 +297,11 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare("fused_projections", model.fused_projections, false);
   field("tied_embeddings", model.tied_embeddings);
   if (!model.only_planned.empty()) field("only_planned", model.only_planned);
+  rare("frozen_embedding", model.frozen_embedding, false);
+  rare("frozen_head", model.frozen_head, false);
+  if (model.backward != LayerBackward::weights) {
+    field("backward", word_of(kBackwards, model.backward));
+  }
   if (!model.uniform()) {
     out << YAML::Key << "runs" << YAML::Value << YAML::BeginSeq;
     for (const LayerRun& run : model.runs) {
@@ -300,6 +314,9 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
       if (run.experts != model.experts.has_value()) field("experts", run.experts);
       if (run.positions != LayerPositions::model) {
         field("positions", word_of(kLayerPositions, run.positions));
+      }
+      if (run.backward != LayerBackward::weights) {
+        field("backward", word_of(kBackwards, run.backward));
       }
       out << YAML::EndMap;
     }

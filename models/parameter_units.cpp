@@ -97,7 +97,10 @@ class UnitBuilder {
     vector(name + ".weight", model.hidden, model.norm_offset ? Init::zeros : Init::ones);
     if (model.norm == Norm::layernorm) bias(name, model.hidden);
   }
-  ParameterUnit take() { return std::move(unit_); }
+  ParameterUnit take(bool frozen = false) {
+    unit_.trained = !frozen;
+    return std::move(unit_);
+  }
 
  private:
   void append(ParameterTensor tensor, int64_t elements) {
@@ -218,7 +221,7 @@ ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t l
   unit.matrices(prefix + "down_proj", e.count, model.hidden, e.ffn, in_files.last(),
                 Init::residual_normal);
   if (biased) unit.biases(prefix + "down_proj_bias", e.count, model.hidden, false);
-  return unit.take();
+  return unit.take(model.backward != LayerBackward::weights);
 }
 
 // Appends a layer without its experts.
@@ -260,7 +263,7 @@ void add_layer(UnitBuilder& unit, const ModelSpec& model, const Names& names, in
 ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t index) {
   UnitBuilder unit(ParameterUnit::Kind::layer, index);
   add_layer(unit, model, names, index);
-  return unit.take();
+  return unit.take(model.backward != LayerBackward::weights);
 }
 
 // A layer that predicts the token after the next, without its experts.
@@ -286,7 +289,7 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   if (model.positions == Positions::learned) {
     embedding.matrix(names.positions(), model.max_positions, model.hidden);
   }
-  units.push_back(embedding.take());
+  units.push_back(embedding.take(model.frozen_embedding));
 
   int64_t layer = 0;
   for (const LayerRun& run : layer_runs(model)) {
@@ -297,7 +300,7 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   UnitBuilder head(ParameterUnit::Kind::head, -1);
   head.norm(names.final_norm(), model);
   if (!model.tied_embeddings) head.matrix("lm_head", model.vocab, model.hidden);
-  units.push_back(head.take());
+  units.push_back(head.take(model.frozen_head));
 
   layer = 0;
   for (const LayerRun& run : layer_runs(model)) {

@@ -8,7 +8,8 @@
 // Legend: n rows (tokens) of this call, d hidden, H query heads, Hkv key/value heads, D head dim,
 // A = H*D, G = Hkv*D, F ffn width, W = 2F if the activation is gated, else F, V vocabulary.
 // Gradients of parameters are always accumulated (+=). Activations are written unless said "+=".
-// Pointers named alike may alias only where a comment says so.
+// Gradients of frozen parameters are null, and nothing computes them. Pointers named alike may
+// alias only where a comment says so.
 #pragma once
 
 #include <cstdint>

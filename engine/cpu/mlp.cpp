@@ -29,6 +29,7 @@ void activate(const BlockContext& context, const float* inner, int64_t n, float*
 // Adds the gradients of the down projection from g[n,d] and its input act[n,F].
 void down_gradients(const BlockContext& context, const float* g, const float* act, int64_t n,
                     bool partial, float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const LayerOffsets& at = context.layer;
   const int64_t d = context.model->hidden;
   const int64_t f = context.model->ffn;
@@ -41,6 +42,7 @@ void down_gradients(const BlockContext& context, const float* g, const float* ac
 // Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
 void up_gradients(const BlockContext& context, const float* z, const float* h, int64_t n,
                   float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const LayerOffsets& at = context.layer;
   const int64_t d = context.model->hidden;
   const int64_t w = context.model->inner_width();

@@ -159,7 +159,9 @@ void residual_backward(const BlockContext& context, const float* unit, bool of_m
     out_norm_backward(context, unit, of_mlp, sum, dy, n, sum, unit_gradient);
     dy = sum;
   }
-  if (bias >= 0) add_column_sums(*context.pool, dy, n, d, unit_gradient + bias);
+  if (bias >= 0 && unit_gradient != nullptr) {
+    add_column_sums(*context.pool, dy, n, d, unit_gradient + bias);
+  }
 }
 
 void out_backward(const BlockContext& context, const float* unit, const float* dy, const float* o,
@@ -186,6 +188,7 @@ void out_backward(const BlockContext& context, const float* unit, const float* d
 
 void out_backward_weight(const BlockContext& context, const float* dy, const float* o, int64_t n,
                          float* unit_gradient, bool partial) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = context.model->hidden;
   const int64_t a = context.model->attention_width();
   gemm_tn(*context.pool, d, a, n, dy, d, o, a, Into::add, unit_gradient + context.layer.out_weight,

@@ -108,6 +108,7 @@ void backward_head_norm(const BlockContext& context, const float* unit, const Pa
       if (head != sum) add_to(head, dim, sum);
     }
   });
+  if (gradient == nullptr) return;
   for (int64_t row = 0; row < n; row += rows_per_piece(part.width())) {
     add_to(before + row * part.width(), dim, gradient);
   }
@@ -121,13 +122,15 @@ void backward_to_product(const BlockContext& context, const float* unit, const P
     context.rope->rotate(*context.pool, n, tokens, part.heads, Rope::Turn::back, dy);
   }
   if (part.norm >= 0) {
-    backward_head_norm(context, unit, part, h, n, dy, unit_gradient + part.norm, before);
+    float* gradient = unit_gradient == nullptr ? nullptr : unit_gradient + part.norm;
+    backward_head_norm(context, unit, part, h, n, dy, gradient, before);
   }
 }
 
 // Adds the gradients of one part's weight and bias from that of its product.
 void weight_gradients(const BlockContext& context, const Part& part, const float* h, int64_t n,
                       const float* dy, float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = context.model->hidden;
   for_runs(part, [&](int64_t row, int64_t col) {
     if (context.layer.qkv_bias >= 0) {

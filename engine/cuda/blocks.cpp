@@ -29,10 +29,11 @@ void narrow_rows(const Queue& queue, bfloat16, float* x, int64_t n, int64_t widt
 float rounded(float, float x) { return x; }
 float rounded(bfloat16, float x) { return widen(narrow(x)); }
 
-// The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative.
+// The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative,
+// or the unit has no gradient.
 template <class Float>
 Float* tensor(Float* unit, int64_t offset) {
-  return offset < 0 ? nullptr : unit + offset;
+  return offset < 0 || unit == nullptr ? nullptr : unit + offset;
 }
 
 }  // namespace
@@ -246,7 +247,8 @@ void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h,
   if (part.norm >= 0) {
     project(unit, part, h, n, before);
     head_norm_backward(queue_, head_norm_kind(part.normed), unit + part.norm,
-                       n * part.width() / part.normed, before, dy, unit_gradient + part.norm);
+                       n * part.width() / part.normed, before, dy,
+                       tensor(unit_gradient, part.norm));
   }
 }
 
@@ -258,6 +260,7 @@ void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, float*
   narrow_rows(queue_, T{}, dy, n, part.width());
   const T* g = reinterpret_cast<const T*>(dy);
   const int64_t stride = narrowed_stride(T{}, part.width());
+  if (unit_gradient == nullptr) return;
   part.for_runs([&](int64_t row, int64_t col) {
     if (at_.qkv_bias >= 0) {
       add_column_sums(queue_, g + col, n, part.run, stride, unit_gradient + at_.qkv_bias + row);
@@ -445,6 +448,7 @@ void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, 
 template <class T>
 void Blocks<T>::out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient,
                                     bool partial) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, a = model_.attention_width();
   gemm_tn(queue_, d, a, n, dy, d, o, a, Into::add, unit_gradient + at_.out_weight, a);
   if (!partial && at_.out_bias >= 0) {
@@ -500,7 +504,9 @@ void Blocks<T>::residual_backward(const T* unit, bool of_mlp, const T* dy, int64
     out_norm_backward(unit, of_mlp, sum, dy, n, sum, unit_gradient);
     dy = sum;
   }
-  if (bias >= 0) add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+  if (bias >= 0 && unit_gradient != nullptr) {
+    add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+  }
 }
 
 // --- feed-forward ---
@@ -539,6 +545,7 @@ void Blocks<T>::down_forward(const T* unit, const T* act, int64_t n, Into into, 
 template <class T>
 void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial,
                                float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, f = model_.ffn;
   gemm_tn(queue_, d, f, n, g, d, act, f, Into::add, unit_gradient + at_.down_weight, f);
   if (!partial && at_.down_bias >= 0) {
@@ -549,6 +556,7 @@ void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial
 // Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
 template <class T>
 void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_tn(queue_, w, d, n, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
   if (at_.up_bias >= 0) add_column_sums(queue_, z, n, w, w, unit_gradient + at_.up_bias);
@@ -783,7 +791,9 @@ void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x
     cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, rows, h);
     gemm_nt(queue_, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
     cross_entropy(queue_, labels + row, rows, vocab, scale, logits, loss);
-    gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    if (output_gradient != nullptr) {
+      gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    }
     gemm_nn(queue_, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
     cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, dh, rows,
                            nullptr, dx + row * d, {head_gradient, tensor(head_gradient, bias)});
@@ -848,8 +858,10 @@ void Blocks<T>::vocabulary_backward(const T* output, const T* h, const int32_t* 
     gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
     share_gradient(queue_, share(), labels + row, terms + row * kVocabularyTerms, rows, scale,
                    workspace);
-    gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
-            d);
+    if (output_gradient != nullptr) {
+      gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
+              d);
+    }
     if (dh == nullptr) continue;
     gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, dh + row * d, d);
   }

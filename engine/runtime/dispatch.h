@@ -129,6 +129,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t behind_norm =
       model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
 
+  // Gradients of frozen parameters are absent.
+  const auto gradients_behind_norm = [&](float* unit) {
+    return unit == nullptr ? nullptr : unit + behind_norm;
+  };
+
   switch (op.kind) {
     case OpKind::embed_forward: {
       const BoundOp<OpKind::embed_forward> b(p, op, pointers);
@@ -192,7 +197,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
           b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p),
           b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
-          b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
+          gradients_behind_norm(b.whole<F>("output_grads")), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::final_norm_forward: {
@@ -221,11 +226,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::vocabulary_backward: {
       const BoundOp<OpKind::vocabulary_backward> b(p, op, pointers);
-      blocks.vocabulary_backward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
-                                 b.whole<int32_t>("tokens") + own, b.whole<F>("terms"), own,
-                                 tile(s.loss_tile, own), loss_scale(p),
-                                 b.whole<F>("output_grads") + behind_norm, b.whole<E>("dh"),
-                                 b.whole<double>("loss"), b.whole<E>("workspace"));
+      blocks.vocabulary_backward(
+          b.whole<E>("output") + behind_norm, b.whole<E>("h"), b.whole<int32_t>("tokens") + own,
+          b.whole<F>("terms"), own, tile(s.loss_tile, own), loss_scale(p),
+          gradients_behind_norm(b.whole<F>("output_grads")), b.whole<E>("dh"),
+          b.whole<double>("loss"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::final_norm_backward: {

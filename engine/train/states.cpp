@@ -96,6 +96,26 @@ bool in_parts(const Program& program) {
          program.place.meshes > 1;
 }
 
+// Whether a state's buffer holds the parameters that kernels read, as bfloat16.
+bool held_narrow(const Program& program, BufferId buffer) {
+  return program.dtype == DType::bfloat16 && is_parameters(program.buffers[buffer].tensor);
+}
+
+std::vector<float> read_floats(const Executor& executor, BufferId buffer) {
+  const Program& program = executor.program();
+  const int64_t bytes = program.bytes_of(buffer);
+  if (!held_narrow(program, buffer)) {
+    std::vector<float> values(bytes / 4);
+    executor.read(buffer, values.data());
+    return values;
+  }
+  std::vector<bfloat16> narrow_values(bytes / 2);
+  executor.read(buffer, narrow_values.data());
+  std::vector<float> values(narrow_values.size());
+  std::transform(narrow_values.begin(), narrow_values.end(), values.begin(), widen);
+  return values;
+}
+
 // Returns a whole unit of any state as float32, from any tier; `buffer` is -1 on ranks that do not
 // have it. If there are several ranks, rank 0 gets it, and the others get an empty vector.
 std::vector<float> whole_unit(const Executor& executor, const ModelSpec& model, Communicator* comm,
@@ -107,10 +127,7 @@ std::vector<float> whole_unit(const Executor& executor, const ModelSpec& model, 
   const bool is_copy = program.strategy.parallel.shards() == 1 &&
                        replica_group(program.strategy.parallel, program.place).index != 0;
   std::vector<float> held;
-  if (buffer >= 0 && !is_copy) {
-    held.resize(program.bytes_of(buffer) / 4);
-    executor.read(buffer, held.data());
-  }
+  if (buffer >= 0 && !is_copy) held = read_floats(executor, buffer);
   if (!gathers) {
     held.resize(unit.elements);
     return held;
@@ -132,11 +149,6 @@ std::vector<float> slice_of(const Program& program, int unit, const std::vector<
     slice.insert(slice.end(), from, from + run.count);
   }
   return slice;
-}
-
-// Whether a state's buffer holds the parameters that kernels read, as bfloat16.
-bool held_narrow(const Program& program, BufferId buffer) {
-  return program.dtype == DType::bfloat16 && is_parameters(program.buffers[buffer].tensor);
 }
 
 // Writes a buffer's part of a unit of the model: this rank's slice or share, or its shard of it.
@@ -187,6 +199,11 @@ constexpr const char* kNormKey = "longspan_gradient_norm";
 // Name prefixes of a checkpoint's tensors: parameters, first and second moments.
 constexpr const char* kSections[] = {"", kMomentPrefixes[0], kMomentPrefixes[1]};
 
+// Frozen units have no moments.
+bool in_section(const ParameterUnit& unit, const char* prefix) {
+  return unit.trained || *prefix == '\0';
+}
+
 std::map<std::string, std::string> checkpoint_metadata(const ModelSpec& model,
                                                        const TrainingState& progress) {
   return {{kStepKey, std::to_string(progress.steps_done)},
@@ -219,8 +236,10 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
     const int own = unit_of_program(program, units[unit]);
     if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
-    write_unit(executor, program.adam_m[own], values);
-    write_unit(executor, program.adam_v[own], values);
+    if (units[unit].trained) {
+      write_unit(executor, program.adam_m[own], values);
+      write_unit(executor, program.adam_v[own], values);
+    }
     for (const ParameterTensor& tensor : units[unit].tensors) {
       initialize_tensor(model, tensor, seed, values.data() + tensor.offset);
     }
@@ -257,6 +276,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   if (comm != nullptr && comm->rank() != 0) {
     for (const Section& section : sections) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
+        if (!in_section(units[unit], section.prefix)) continue;
         const int own = unit_of_program(program, units[unit]);
         whole_unit(executor, model, comm, at_unit(*section.buffers, own), units[unit]);
       }
@@ -275,6 +295,7 @@ void save_checkpoint(const Executor& executor, const ModelSpec& model,
   auto cached = std::make_shared<Cached>();
   for (const Section& section : sections) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
+      if (!in_section(units[unit], section.prefix)) continue;
       const BufferId buffer = at_unit(*section.buffers, unit_of_program(program, units[unit]));
       const ParameterUnit& of = units[unit];
       for (const auto& [tensor, file] : file_tensors(of)) {
@@ -296,6 +317,7 @@ int64_t checkpoint_bytes(const ModelSpec& model) {
   std::vector<SafetensorsTensor> tensors;
   for (const char* prefix : kSections) {
     for (const ParameterUnit& unit : parameter_units(model)) {
+      if (!in_section(unit, prefix)) continue;
       for (const auto& [tensor, file] : file_tensors(unit)) {
         tensors.push_back({prefix + file.name, file.shape, {}});
       }
@@ -321,7 +343,7 @@ TrainingState load_checkpoint(Executor& executor, const ModelSpec& model,
   const std::vector<ParameterUnit> units = parameter_units(model);
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const int own = unit_of_program(executor.program(), units[unit]);
-    if (own < 0) continue;
+    if (own < 0 || !units[unit].trained) continue;
     std::vector<float> m(units[unit].elements), v(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       files.read(kSections[1], tensor, m.data() + tensor.offset);

@@ -41,9 +41,10 @@ struct TrainingState {
   double gradient_norm = 0;  // of the last step, before clipping; 0: no step, or not known
 };
 
-/// Writes one safetensors file: parameters under their Hugging Face names and layout, moments under
-/// "adam_m." and "adam_v." + name, the progress and the model's name as metadata. Atomic. Called
-/// by all ranks; rank 0 collects the shards and writes. `comm` may be null if there is one rank.
+/// Writes one safetensors file: parameters under their Hugging Face names and layout, moments of
+/// trained ones under "adam_m." and "adam_v." + name, the progress and the model's name as
+/// metadata. Atomic. Called by all ranks; rank 0 collects the shards and writes. `comm` may be null
+/// if there is one rank.
 void save_checkpoint(const Executor& executor, const ModelSpec& model,
                      const TrainingState& progress, Communicator* comm,
                      const std::filesystem::path& path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/key_window.h"
 
@@ -167,6 +168,7 @@ struct ExpertsWork {
   int64_t parts;        // gate and up, or only up
   int64_t act;          // bytes of an activation
   bool biased;
+  bool trained;  // has gradients of weights
   Collector& add;
 
   int64_t rows() const { return t * e.active; }
@@ -201,11 +203,13 @@ struct ExpertsWork {
     activation(Kernel::activation_backward);
   }
   void down_gradients() const {
+    if (!trained) return;
     add.grouped(Kernel::gemm_tn, e.count, rows(), d, f);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), d);
     if (fs > 0) add.gemm(Kernel::gemm_tn, d, fs, t);
   }
   void up_gradients() const {
+    if (!trained) return;
     permute();
     add.grouped(Kernel::gemm_tn, e.count, rows(), parts * f, d);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), parts * f);
@@ -213,7 +217,7 @@ struct ExpertsWork {
   }
   void router_gradients() const {
     add.moved(2 * t * e.count, 4);
-    add.gemm(Kernel::gemm_tn, e.count, d, t);
+    if (trained) add.gemm(Kernel::gemm_tn, e.count, d, t);
   }
   void input_gradient() const {
     add.grouped(Kernel::gemm_nn, e.count, rows(), d, parts * f);
@@ -229,9 +233,16 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
   const Experts& e = *m.experts;
   const int64_t tensor = p.lengths_of(shape.layer_kind).tensor;
   const int64_t t = add.rows(), d = m.hidden;
-  const ExpertsWork work{
-      e,          t,  d, e.ffn / tensor, e.shared_ffn / tensor, m.gated() ? 2 : 1, size_of(p.dtype),
-      m.mlp_bias, add};
+  const ExpertsWork work{e,
+                         t,
+                         d,
+                         e.ffn / tensor,
+                         e.shared_ffn / tensor,
+                         m.gated() ? 2 : 1,
+                         size_of(p.dtype),
+                         m.mlp_bias,
+                         m.backward == LayerBackward::weights,
+                         add};
   const bool with_norm =
       !shape.partial && (shape.kind == OpKind::mlp_forward || shape.kind == OpKind::mlp_backward);
   if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
@@ -331,6 +342,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
+  const bool trained = m.backward == LayerBackward::weights;
+  const bool trained_output = trains_output(p.model);
   // Norms that are a part of the op.
   const bool norms_input = m.norms_inputs() && !shape.partial && !shape.normed;
   const bool norms_output = m.norms_outputs() && !shape.partial;
@@ -424,7 +437,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
       if (biased && m.norms_outputs()) add.elementwise(Kernel::add, own, d);
       if (m.norms_outputs()) add.elementwise(Kernel::norm_backward, own, d);
-      if (biased) add.elementwise(Kernel::bias_gradient, own, d);
+      if (biased && trained) add.elementwise(Kernel::bias_gradient, own, d);
       break;
     }
     case OpKind::qkv_forward: {
@@ -448,11 +461,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
-      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
+      if (m.qkv_bias && trained) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
       for (const int64_t n : {aq, g, g}) {
         if (n == 0) continue;
         add.gemm(Kernel::gemm_nn, t, d, n);
-        add.gemm(Kernel::gemm_tn, n, d, t);
+        if (trained) add.gemm(Kernel::gemm_tn, n, d, t);
       }
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
@@ -497,10 +510,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.gemm(Kernel::gemm_nt, t, d, a);
         add.elementwise(Kernel::norm_backward, t, d);
       }
-      add.gemm(Kernel::gemm_tn, d, a, t);
+      if (trained) add.gemm(Kernel::gemm_tn, d, a, t);
       add.gemm(Kernel::gemm_nn, t, a, d);
       add.elementwise(Kernel::add, t, a);  // delta
-      if (m.attention_out_bias && !shape.partial) {
+      if (m.attention_out_bias && !shape.partial && trained) {
         add.elementwise(Kernel::bias_gradient, t, d);
       }
       break;
@@ -552,11 +565,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.elementwise(Kernel::norm_backward, t, d);
       }
       add.gemm(Kernel::gemm_nn, t, f, d);
-      add.gemm(Kernel::gemm_tn, d, f, t);
+      if (trained) add.gemm(Kernel::gemm_tn, d, f, t);
       add.elementwise(Kernel::activation_backward, t, f);
       add.gemm(Kernel::gemm_nn, t, d, w);
-      add.gemm(Kernel::gemm_tn, w, d, t);
-      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
+      if (trained) add.gemm(Kernel::gemm_tn, w, d, t);
+      if (m.mlp_bias && trained)
+        add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -594,7 +608,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
       add.gemm(Kernel::gemm_nn, t, d, m.vocab);
-      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      if (trained_output) add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -626,7 +640,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
       if (shape.for_input) add.gemm(Kernel::gemm_nn, t, d, m.vocab);
-      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      if (trained_output) add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       break;
     }
     case OpKind::final_norm_backward:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/training.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/program/layout.h"
@@ -65,7 +66,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
         n * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
     if (half) {
       persistent[update] += n * unit(master_embedding, kind);
-    } else if (update != static_cast<int>(s.parameters)) {
+    } else if (update != static_cast<int>(s.parameters) &&
+               trains(request.model, static_cast<UnitKind>(kind))) {
       persistent[update] += n * unit(f.sharded ? params_embedding_shard : params_embedding, kind);
     }
     persistent[static_cast<int>(s.optimizer)] +=
@@ -97,7 +99,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int output = tied ? 0 : 2;
   // The first block's loss: of the last slice, or of the one before it if it passes again.
   TierBytes end{};
-  add(saved_of(f.layers, f.again ? held : f.slices), end);
+  if (f.back) add(saved_of(f.layers, f.again ? held : f.slices), end);
   if (f.again) end[kv_tier] += f.layers * kv_gradients_of(held);
   end[f.block_between_uses ? host : 0] += (f.again ? blocks : f.blocks) * unit(x);
   if (f.block_between_uses) end[0] += unit(x);
@@ -191,6 +193,10 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     }
     at(attention);
   };
+  if (!f.back) {
+    while (moment < Demand::kMoments) at({});
+    return;
+  }
   const int64_t middle = std::min(ceil_div(f.layers, int64_t{2}), f.layers - 1);
   layer(f.layers - 1, 0);
   layer(middle, f.layers - 1 - middle);

@@ -6,6 +6,7 @@
 
 #include "base/units.h"
 #include "models/tensor_slices.h"
+#include "models/training.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -291,8 +292,12 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     elements[i] = checked_mul(shard[i], shards, "parameters");
   }
   set_units(params_embedding, elements, element);
-  set_units(grads_embedding, elements, f32);
   set_units(params_embedding_shard, shard, element);
+  // Frozen units have no other state.
+  for (int i = 0; i < kUnitKinds; ++i) {
+    if (!trains(model, static_cast<UnitKind>(i))) elements[i] = shard[i] = 0;
+  }
+  set_units(grads_embedding, elements, f32);
   for (const Tensor first :
        {master_embedding, adam_m_embedding, adam_v_embedding, grads_embedding_shard}) {
     set_units(first, shard, f32);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/training.h"
 #include "planner/program/attention_workspace.h"
 
 namespace longspan {
@@ -154,7 +155,15 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const auto largest = [](const auto& elements) {
     return *std::max_element(elements.begin(), elements.end());
   };
-  const int64_t largest_unit = std::max(largest(unit_elements(m)), experts_elements(m));
+  const std::array<int64_t, 3> units = unit_elements(m);
+  int64_t largest_unit = 0;  // of those whose gradients are summed
+  const auto sums = [&](ParameterUnit::Kind kind, int64_t elements) {
+    if (trains(m, kind)) largest_unit = std::max(largest_unit, elements);
+  };
+  sums(ParameterUnit::Kind::embedding, units[0]);
+  sums(ParameterUnit::Kind::layer, units[1]);
+  sums(ParameterUnit::Kind::head, units[2]);
+  sums(ParameterUnit::Kind::experts, experts_elements(m));
   ws.reduce = pieces(s.parallel.replicas(), largest_unit, 4);
   ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {

@@ -10,6 +10,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/states.h"
+#include "models/training.h"
 #include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
 #include "planner/schedule/registry.h"
@@ -166,7 +167,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     std::vector<float>& values = outcome.parameters[unit];
     values.resize(p.bytes_of(parameters) / 4);
     executor.read(parameters, values.data());
-    if (waits) continue;
+    if (waits || p.adam_m[own[unit]] < 0) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
     const double norm =
         step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);
@@ -353,6 +354,18 @@ ModelSpec in_runs(ModelSpec model, int64_t variant) {
   return model;
 }
 
+ModelSpec partly_frozen(ModelSpec model, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto coin = [&] { return random() % 2 == 0; };
+  Frozen frozen{coin(), coin()};
+  const auto layers = static_cast<uint64_t>(model.layers);
+  const auto first = static_cast<int64_t>(coin() ? 0 : random() % layers);
+  const auto end = first + static_cast<int64_t>(random() % (layers + 1));
+  if (first < end) frozen.layers.push_back({first, std::min(end, model.layers)});
+  if (frozen.embedding && frozen.head && end - first >= model.layers) frozen.head = false;
+  return freeze(model, frozen);
+}
+
 namespace {
 
 StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
@@ -422,6 +435,7 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
     if (pick(4) == 0) c.model.attention_scale = 0.2;
   }
   if (pick(4) == 0) c.model = in_windows(c.model, 1 + pick(3 * chunk));
+  if (pick(3) == 0) c.model = partly_frozen(c.model, seed);
   return c;
 }
 

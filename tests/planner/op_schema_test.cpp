@@ -22,11 +22,13 @@ namespace {
 void suit_split_backward(StepRequest& request) {
   request.strategy.head_groups = 1;
   request.model.norm_placement = NormPlacement::input;
+  request.model.backward = LayerBackward::weights;
 }
 
 // One of the three stages of a pipeline that otherwise follows `request`.
 Program stage_program(StepRequest request, size_t stage, std::string_view schedule) {
   if (schedule == "zb-h1") suit_split_backward(request);
+  pass_back(request);
   request.model.layers = 4;
   request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "models/training.h"
+
 namespace longspan::testing {
 
 namespace {
@@ -103,7 +105,19 @@ StepRequest random_request(uint64_t seed) {
     m.experts = e;
     m.norm_placement = NormPlacement::input;
   }
+  if (seed % 5 == 4) {
+    // All layers alike, so that a request stays of one kind.
+    Frozen frozen{seed % 2 == 0, seed % 7 < 3};
+    if (seed % 3 != 1) frozen.layers = {{0, m.layers}};
+    if (!frozen.layers.empty() && frozen.embedding) frozen.head = false;
+    m = freeze(m, frozen);
+  }
   return request;
+}
+
+void pass_back(StepRequest& request) {
+  LayerBackward& backward = request.model.backward;
+  if (backward == LayerBackward::none) backward = LayerBackward::inputs;
 }
 
 StepRequest sliced_request(uint64_t seed) {
@@ -112,6 +126,7 @@ StepRequest sliced_request(uint64_t seed) {
     Strategy& s = request.strategy;
     const int64_t blocks = request.sequence / s.block_tokens;
     if (blocks == 1 || s.backward_order == BackwardOrder::kv_outer) continue;
+    pass_back(request);
     s.parallel.pipeline.slices =
         blocks % 2 == 0 && blocks > 2 && seed % 3 == 0 ? blocks / 2 : blocks;
     if (seed % 4 != 0) s.layer_input = {Saved::recompute, 1};
@@ -127,6 +142,7 @@ StepRequest in_windows(StepRequest request, uint64_t seed) {
   const bool rotates = m.positions == Positions::rope;
   m.layers = 6;
   m.local_rope_theta = rotates ? 3000 : 0;
+  m.backward = LayerBackward::weights;
   const LayerRun all{1, true, m.ffn, 1, m.window};
   LayerRun windowed{2, true, m.ffn, 1, window};
   if (rotates) windowed.positions = LayerPositions::local;
@@ -139,6 +155,7 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
+  m.backward = LayerBackward::weights;
   const bool experts = m.experts.has_value();
   m.runs = {{1, true, m.ffn, 1},
             {1, false, 8, 0.5, 0, experts},

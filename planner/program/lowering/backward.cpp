@@ -14,15 +14,19 @@ void StepLowering::backward() {
     gather_output_gradient();
   }
   shares_ = stage_->leaves;
-  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) {
+  int layer = stage_->end - 1;
+  for (; layer >= stage_->first && passes_back(layer); --layer) {
     change_shares(shares_of_layers_[layer], Tensor::dx, layer);
     backward_layer(layer);
   }
-  change_shares(stage_->enters, Tensor::dx, stage_->first);
+  const bool stops = layer >= stage_->first;
+  if (!stops) change_shares(stage_->enters, Tensor::dx, stage_->first);
   if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx);
   } else if (cuts_vocabulary()) {
     spread_embedding_gradient();
+  } else if (stops || !trains(embedding_unit())) {
+    drop_gradients();
   } else if (!defers_weights_) {
     embedding_backward();
   }
@@ -40,7 +44,7 @@ void StepLowering::count_backward() {
 void StepLowering::backward_layer(int layer) {
   LayerSaved& mine = saved_[layer];
   for_units_of(layer, [&](int unit) { parameters(unit); });
-  if (layer > stage_->first) {
+  if (layer > stage_->first && passes_back(layer - 1)) {
     for_units_of(layer - 1, [&](int unit) { prefetch_parameters(unit); });
   }
   for_units_of(layer, [&](int unit) {
@@ -243,6 +247,13 @@ void StepLowering::drop_gradient(int block) {
   gradient_[block] = {};
 }
 
+void StepLowering::drop_gradients() {
+  for (int block = first_block(); block < end_block(); ++block) {
+    builder_.drop(gradient_[block]);
+    gradient_[block] = {};
+  }
+}
+
 void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& keys, bool first_dq,
                                       bool first_dkv, const Projections& p, const OutputGradient& g,
                                       const Projections& d) {
@@ -264,7 +275,7 @@ void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& ke
                                   {d.k, !first_dkv, true},
                                   {d.v, !first_dkv, true},
                                   out(workspace),
-                                  in(with_sinks ? parameters(unit) : -1),
+                                  in(with_sinks && trains(unit) ? parameters(unit) : -1),
                                   inout(with_sinks ? gradients(unit) : -1)});
   emitted.kv_first = keys.first;
   emitted.first_dq = first_dq;

@@ -285,6 +285,7 @@ void StepLowering::forward_without_attention(int layer) {
 
 void StepLowering::forward_layer(int layer) {
   LayerSaved& saved_here = saved_[layer];
+  const bool saves = std::exchange(saves_, saves_ && passes_back(layer));
   for_units_of(layer, [&](int unit) { parameters(unit); });
   if (layer + 1 < stage_->end) {
     for_units_of(layer + 1, [&](int unit) { prefetch_parameters(unit); });
@@ -301,6 +302,7 @@ void StepLowering::forward_layer(int layer) {
     forward_chunks(layer);
   }
   for_units_of(layer, [&](int unit) { release_parameters(unit); });
+  saves_ = saves;
 }
 
 void StepLowering::forward_chunks(int layer) {

@@ -326,6 +326,8 @@ class StepLowering {
   BufferId mlp_backward(int layer, int block, BufferId y, BufferId dx);
   /// Frees the gradient from the next layer.
   void drop_gradient(int block);
+  /// Frees the gradients behind the last layer that a backward passes.
+  void drop_gradients();
   void close_backward(int layer, int block, BackwardBlock& b);
   void embedding_backward();
   /// Adds a block's gradient to those of its tokens' rows.
@@ -464,7 +466,11 @@ class StepLowering {
   BufferId parameters(int unit);  // working copy on the device, loaded if needed
   void prefetch_parameters(int unit);
   void release_parameters(int unit);
-  BufferId gradients(int unit);     // accumulator on the device, zeroed or loaded at its first use
+  /// Whether the unit has gradients and states. Frozen ones have neither, and calls about their
+  /// gradients do nothing.
+  bool trains(int unit) const { return trained_units_[static_cast<size_t>(unit)]; }
+  /// The accumulator on the device, zeroed or loaded at its first use; -1 of a frozen unit.
+  BufferId gradients(int unit);
   void store_gradients(int unit);   // after the unit's backward of a microbatch
   void finish_gradients(int unit);  // after its last contribution of the step: norm, and store
   void sum_replicated(int unit);    // over the tensor group, for replicated parameters
@@ -474,7 +480,7 @@ class StepLowering {
   /// Whether the unit is a table of which the first and the last stage of a pipeline have a copy
   /// each. (If both are this rank's, it has one.)
   bool is_at_both_ends(int unit) const {
-    return unit == embedding_unit() && program_.model.tied_embeddings &&
+    return unit == embedding_unit() && trains(unit) && program_.model.tied_embeddings &&
            program_.place.meshes > 1 && !cuts_vocabulary() &&
            program_.boundary.has_embedding != program_.boundary.has_loss;
   }
@@ -492,6 +498,10 @@ class StepLowering {
   // --- small helpers
   bool attends(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention;
+  }
+  /// Whether a backward passes the layer.
+  bool passes_back(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).backward != LayerBackward::none;
   }
   bool has_sinks(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention_sinks;
@@ -535,12 +545,14 @@ class StepLowering {
     return unit != head_unit() || program_.boundary.has_loss;
   }
   /// The unit's tensor of the state whose first tensor is `first`.
-  Tensor of_unit(Tensor first, int unit) const {
-    return unit_tensor(first, unit == embedding_unit() ? UnitKind::embedding
-                              : unit == head_unit()    ? UnitKind::head
-                              : unit > head_unit()     ? UnitKind::experts
-                                                       : UnitKind::layer);
+  Tensor of_unit(Tensor first, int unit) const { return unit_tensor(first, kind_of_unit(unit)); }
+  UnitKind kind_of_unit(int unit) const {
+    return unit == embedding_unit() ? UnitKind::embedding
+           : unit == head_unit()    ? UnitKind::head
+           : unit > head_unit()     ? UnitKind::experts
+                                    : UnitKind::layer;
   }
+  bool is_trained(int unit) const;
   /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
   /// without saving.
   Saved saved(const SavedPolicy& policy, int layer) const;
@@ -658,8 +670,9 @@ class StepLowering {
 
   // States, per unit.
   std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1
-  std::vector<BufferId> parameter_homes_;                    // in compute dtype, between uses
-  std::vector<BufferId> masters_;                            // updated by AdamW
+  std::vector<BufferId> parameter_homes_;  // in compute dtype, between uses
+  std::vector<bool> trained_units_;
+  std::vector<BufferId> masters_;                            // updated by AdamW; frozen: the home
   std::vector<BufferId> device_gradients_, host_gradients_;  // whole units
   std::vector<BufferId> device_shards_, host_shards_;        // reduced shards
 };

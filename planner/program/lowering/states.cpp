@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/training.h"
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
@@ -152,9 +153,14 @@ void StepLowering::create_states() {
   const Tensor home =
       gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
   for (int unit = 0; unit < n; ++unit) {
+    trained_units_.push_back(is_trained(unit));
     if (!has_unit(unit)) continue;
     parameter_homes_[unit] = persistent(home, unit, s_.parameters);
     if (parameters_stay()) working_[unit] = parameter_homes_[unit];
+    if (!trains(unit)) {
+      masters_[unit] = parameter_homes_[unit];
+      continue;
+    }
     // In float32 the copy on the optimizer's tier is the master.
     if (program_.dtype != DType::float32) {
       masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
@@ -174,6 +180,13 @@ void StepLowering::create_states() {
   for (const BufferId scalar : {program_.loss, program_.grad_norm}) {
     builder_.compute(shape(OpKind::zero, program_.buffers[scalar].tensor), -1, 0, {out(scalar)});
   }
+}
+
+bool StepLowering::is_trained(int unit) const {
+  const UnitKind kind = kind_of_unit(unit);
+  const bool of_layer = kind != UnitKind::embedding && kind != UnitKind::head;
+  const int layer_kind = of_layer ? program_.kind_of_layer(layer_of_unit(unit)) : 0;
+  return longspan::trains(program_.model_of(layer_kind), kind);
 }
 
 BufferId StepLowering::parameters(int unit) {
@@ -206,6 +219,7 @@ void StepLowering::release_parameters(int unit) {
 }
 
 BufferId StepLowering::gradients(int unit) {
+  if (!trains(unit)) return -1;
   BufferId& accumulator = device_gradients_[unit];
   if (accumulator >= 0) return accumulator;
   const Tensor tensor = of_unit(Tensor::grads_embedding, unit);
@@ -265,6 +279,7 @@ void StepLowering::reduce_to_shard(int unit) {
 }
 
 void StepLowering::store_gradients(int unit) {
+  if (!trains(unit)) return;
   if (parallel_.zero >= 2 && sharded()) {
     reduce_to_shard(unit);
     store(device_shards_[unit], host_shards_[unit], unit);
@@ -274,6 +289,7 @@ void StepLowering::store_gradients(int unit) {
 }
 
 void StepLowering::finish_gradients(int unit) {
+  if (!trains(unit)) return;
   const bool reduces = sharded() && (parallel_.zero >= 2 || last_microbatch_);
   if (reduces) reduce_to_shard(unit);
   if (last_microbatch_) {
@@ -344,7 +360,7 @@ void StepLowering::optimizer() {
     builder_.copy(program_.grad_norm, norm, false);
   }
   for (int unit = 0; unit < units(); ++unit) {
-    if (has_unit(unit)) update(unit, norm);
+    if (has_unit(unit) && trains(unit)) update(unit, norm);
   }
   if (!on_device) builder_.release(norm);
 }

@@ -60,6 +60,7 @@ BufferId StepLowering::output_gradient_of(int layer, int block, BufferId dx, boo
 void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp) {
   const ModelSpec& model = program_.model;
   if (!(of_mlp ? model.mlp_bias : model.attention_out_bias)) return;
+  if (!trains(unit_of_layer(layer))) return;
   OpShape op = shape(OpKind::residual_backward);
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block,
