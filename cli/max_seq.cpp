@@ -193,8 +193,8 @@ int run(const MaxSeqFlags& flags, bool json) {
   const ModelSpec model = flags.training.apply(load_model(flags.model));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
-    if (flags.training.given()) {
-      throw bad_input("--freeze: about plans of Longspan's engine; leave it out with --on");
+    if (const char* given = flags.training.given()) {
+      throw bad_input("{}: about plans of Longspan's engine; leave it out with --on", given);
     }
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",

@@ -353,7 +353,8 @@ int run(const PlanFlags& flags, bool json) {
           {"global-batch", flags.question.global_batch > 0},
           {"chunk", !flags.question.chunk.empty()},
           {"early-update", flags.question.early_update},
-          {"freeze", flags.training.given()},
+          {"freeze", !flags.training.freeze.empty()},
+          {"lora", flags.training.lora_rank > 0},
           {"max-gpus", flags.max_gpus > 0},
           {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
       if (given) {

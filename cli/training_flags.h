@@ -1,6 +1,8 @@
 // Flags of `plan` and `max-seq` that say which parts of the model are trained.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "cli/verbs.h"
@@ -10,12 +12,19 @@ namespace longspan::cli {
 
 /// Must outlive the parse and the action.
 struct TrainingFlags {
-  std::string freeze;  // empty: not given
+  std::string freeze;        // empty: not given
+  int64_t lora_rank = 0;     // 0: not given
+  double lora_alpha = 0;     // 0: twice the rank
+  std::string lora_targets;  // empty: all
 
   void add_to(Verb& verb);
-  bool given() const { return !freeze.empty(); }
+  /// The first flag that is given, or null.
+  const char* given() const;
   /// The model as it is trained. Throws bad_input for parts that it does not have.
   ModelSpec apply(const ModelSpec& model) const;
+
+ private:
+  std::array<bool, kProjections> targets_of(const ModelSpec& model) const;
 };
 
 /// A model of which parts are frozen: what of it is trained; else empty.

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "models/adapters.h"
 #include "models/model_spec.h"
 #include "models/training.h"
 
@@ -49,6 +50,13 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
                                                                     : 0;
   flops.dense_backward = products * flops.dense_forward;
   flops.attention_backward = products > 0 ? 2 * flops.attention_forward : 0;
+  double adapters = 0;
+  for (const AdapterShape& adapter : adapter_shapes(model)) {
+    adapters += static_cast<double>(adapter.in + adapter.out);
+  }
+  if (model.adapters) adapters *= 2 * s * layers * static_cast<double>(model.adapters->rank);
+  flops.dense_forward += adapters;
+  flops.dense_backward += 2 * adapters;
   return flops;
 }
 

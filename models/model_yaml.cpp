@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "models/adapters.h"
 #include "models/catalog.h"
 #include "models/model_check.h"
 
@@ -92,6 +93,15 @@ Experts read_experts(const YamlMap& yaml) {
   if (yaml.has("format")) e.format = yaml.one_of<Experts::Format>("format", kFormats);
   yaml.finish();
   return e;
+}
+
+Adapters read_adapters(const YamlMap& yaml) {
+  Adapters adapters;
+  adapters.rank = yaml.whole("rank", 1);
+  adapters.alpha = yaml.real("alpha", 0);
+  adapters.on = parse_projections(yaml.text("projections"));
+  yaml.finish();
+  return adapters;
 }
 
 LatentAttention read_latent(const YamlMap& yaml) {
@@ -199,6 +209,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.frozen_embedding = flag_or_false(yaml, "frozen_embedding");
   model.frozen_head = flag_or_false(yaml, "frozen_head");
   if (yaml.has("backward")) model.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
+  if (yaml.has("adapters")) model.adapters = read_adapters(yaml.map("adapters"));
   if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
   if (const auto problem = find_problem(model)) throw yaml.error(problem->field, problem->what);
@@ -301,6 +312,15 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare("frozen_head", model.frozen_head, false);
   if (model.backward != LayerBackward::weights) {
     field("backward", word_of(kBackwards, model.backward));
+  }
+  if (model.adapters) {
+    std::string names = projections_text(*model.adapters);
+    std::erase(names, ' ');
+    out << YAML::Key << "adapters" << YAML::Value << YAML::Flow << YAML::BeginMap;
+    field("rank", model.adapters->rank);
+    field("alpha", exact(model.adapters->alpha));
+    field("projections", names);
+    out << YAML::EndMap;
   }
   if (!model.uniform()) {
     out << YAML::Key << "runs" << YAML::Value << YAML::BeginSeq;

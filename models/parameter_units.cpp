@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "models/adapters.h"
 #include "models/model_spec.h"
 
 namespace longspan {
@@ -224,6 +225,19 @@ ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t l
   return unit.take(model.backward != LayerBackward::weights);
 }
 
+// The adapters of a layer, with peft's names after its prefix.
+ParameterUnit adapters_unit(const ModelSpec& model, const Names& names, int64_t layer) {
+  UnitBuilder unit(ParameterUnit::Kind::adapters, layer);
+  const int64_t rank = model.adapters->rank;
+  for (const AdapterShape& shape : adapter_shapes(model)) {
+    const char* part = shape.projection < Projection::gate ? "self_attn." : "mlp.";
+    const std::string name = names.layer(layer) + part + name_of(shape.projection);
+    unit.matrix(name + ".lora_A", rank, shape.in, Init::uniform);
+    unit.matrix(name + ".lora_B", shape.out, rank, Init::zeros);
+  }
+  return unit.take();
+}
+
 // Appends a layer without its experts.
 void add_layer(UnitBuilder& unit, const ModelSpec& model, const Names& names, int64_t index) {
   const std::string prefix = names.layer(index);
@@ -307,6 +321,13 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
     const ModelSpec alike = model_of_run(model, run);
     for (int64_t i = 0; i < run.layers; ++i, ++layer) {
       if (alike.experts) units.push_back(experts_unit(alike, names, layer));
+    }
+  }
+  layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    const ModelSpec alike = model_of_run(model, run);
+    for (int64_t i = 0; i < run.layers && model.adapters; ++i) {
+      units.push_back(adapters_unit(alike, names, layer++));
     }
   }
   for (ParameterUnit& unit : next_token_units(model)) units.push_back(std::move(unit));

@@ -64,9 +64,8 @@ std::vector<LayerRun> single_layers(const ModelSpec& model) {
   return layers;
 }
 
-// The model with these layers, as one uniform model or in runs.
+// The model with these layers, as one uniform model if it can be, or in runs.
 ModelSpec with_layers(ModelSpec model, const std::vector<LayerRun>& layers) {
-  const bool was_uniform = model.uniform();
   model.runs.clear();
   for (const LayerRun& layer : layers) {
     if (!model.runs.empty() && model.runs.back().like(layer)) {
@@ -75,13 +74,12 @@ ModelSpec with_layers(ModelSpec model, const std::vector<LayerRun>& layers) {
       model.runs.push_back(layer);
     }
   }
-  if (was_uniform && model.runs.size() == 1) {
-    model.backward = model.runs.front().backward;
-    model.runs.clear();
-  } else {
-    model.backward = LayerBackward::weights;
-  }
-  return model;
+  ModelSpec uniform = model;
+  uniform.backward = model.runs.front().backward;
+  uniform.runs.clear();
+  model.backward = LayerBackward::weights;
+  const bool alike = model.runs.size() == 1 && layer_runs(uniform) == model.runs;
+  return alike ? uniform : model;
 }
 
 }  // namespace
@@ -119,12 +117,22 @@ ModelSpec freeze(const ModelSpec& model, const Frozen& frozen) {
         contains(frozen.layers, static_cast<int64_t>(layer))) {
       backward = LayerBackward::inputs;
     }
-    before = before || backward == LayerBackward::weights;
+    before = before || backward == LayerBackward::weights || result.adapters;
     if (!before) backward = LayerBackward::none;
   }
   result = with_layers(std::move(result), layers);
   validate(result, model.name);
   return result;
+}
+
+ModelSpec wholly_trained(const ModelSpec& model) {
+  if (!is_frozen(model)) return model;
+  ModelSpec whole = model;
+  whole.frozen_embedding = whole.frozen_head = false;
+  whole.adapters.reset();
+  std::vector<LayerRun> layers = single_layers(model);
+  for (LayerRun& layer : layers) layer.backward = LayerBackward::weights;
+  return with_layers(std::move(whole), layers);
 }
 
 bool is_frozen(const ModelSpec& model) {
@@ -144,6 +152,8 @@ bool trains(const ModelSpec& model, ParameterUnit::Kind kind) {
       return !model.frozen_embedding;
     case Kind::head:
       return !model.frozen_head;
+    case Kind::adapters:
+      return true;
     default:
       return model.backward == LayerBackward::weights;
   }

@@ -33,6 +33,9 @@ Frozen parse_frozen(const std::string& text, const ModelSpec& model);
 /// trained part. Throws bad_input if nothing is left to train.
 ModelSpec freeze(const ModelSpec& model, const Frozen& frozen);
 
+/// The model with nothing frozen, no adapters and weights in full: the architecture alone.
+ModelSpec wholly_trained(const ModelSpec& model);
+
 /// Whether anything is frozen.
 bool is_frozen(const ModelSpec& model);
 /// Whether the output matrix is trained: the head's, or the embedding's if they are tied.

@@ -19,6 +19,7 @@
 #include "engine/cpu/thread_pool.h"
 #include "engine/runtime/heads.h"
 #include "engine/runtime/layer_offsets.h"
+#include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
 #include "models/vocabulary_share.h"
 #include "planner/program/token_share.h"
@@ -49,7 +50,8 @@ struct BlockContext {
 /// limit of attention's tiles on the stack.
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 
-/// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows).
+/// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows). Those
+/// of blocks with adapters end with t times the elements of adapter_widths().
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*d; with qk_norm t*(d+A), where A is the width of the query heads in use (0: all)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
@@ -92,6 +94,8 @@ void select_rows(const BlockContext&, const float* all, const RowChoice& choice,
 /// all[choice.at(i),d] = rows[i,d].
 void restore_rows(const BlockContext&, const float* rows, const RowChoice& choice, float* all);
 
+// Projections with adapters include them, and their backward adds the gradients of these.
+
 // norm1 and norm2 are the norms of the inputs of attention and MLP, where the model has these. With
 // norms of outputs the residual is added to their norms.
 
@@ -118,13 +122,15 @@ void out_norm_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 /// are the group's widths; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                  const TokenPositions& tokens, int64_t tile, float* q, float* k, float* v,
-                 float* workspace, const HeadGroup& heads = {});
+                 float* workspace, const HeadGroup& heads = {},
+                 const AdapterMemory<float>& adapters = {});
 /// dx[n,d] += the gradient from dq, dk, dv (overwritten) through rope, qk_norm, Wqkv, norm1; adds
 /// these tensors' gradients. With `normed`, x is norm1's output h, and dx[n,d] is *written* with
 /// h's gradient (norm1_backward does the rest). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
-                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {});
+                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {},
+                  const AdapterMemory<float>& adapters = {});
 /// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
 /// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
 void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
@@ -162,13 +168,15 @@ void add_residual(const BlockContext&, const float* x, const float* sum, int64_t
 /// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b), or x + out_norm(o Wout^T (+ b)). y may alias x. With x
 /// null, only the product is written: one rank's part of a tensor group's sum.
 void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
-                 int64_t tile, float* y, float* workspace);
+                 int64_t tile, float* y, float* workspace,
+                 const AdapterMemory<float>& adapters = {});
 /// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; adds the gradients of Wout and b. d_o
 /// may alias o. A norm of the output is computed again, and dy is the gradient behind it. With
 /// `partial`, residual_backward computes the gradients of b and of the norm instead.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
                   int64_t n, int64_t tile, float* d_o, float* delta, float* unit_gradient,
-                  float* workspace, bool partial = false);
+                  float* workspace, bool partial = false,
+                  const AdapterMemory<float>& adapters = {});
 /// Its two parts, without a norm.
 void out_backward_input(const BlockContext&, const float* unit, const float* dy, const float* o,
                         int64_t n, float* d_o, float* delta);
@@ -197,7 +205,8 @@ void residual_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 /// of a tensor group's sum.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
                  float* out, float* inner, float* workspace, bool partial = false,
-                 bool given = false, const float* experts = nullptr);
+                 bool given = false, const float* experts = nullptr,
+                 const AdapterMemory<float>& adapters = {});
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
 /// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
 /// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward
@@ -205,7 +214,7 @@ void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false, const float* experts = nullptr,
-                  float* experts_gradient = nullptr);
+                  float* experts_gradient = nullptr, const AdapterMemory<float>& adapters = {});
 /// The backward of the MLP alone, without norm and residual, in two parts. The first writes
 /// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
 /// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again; of

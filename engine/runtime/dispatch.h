@@ -16,6 +16,7 @@
 #include "engine/runtime/backend.h"
 #include "engine/runtime/bound_op.h"
 #include "engine/runtime/heads.h"
+#include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
 #include "models/tensor_slices.h"
 #include "planner/program/program.h"
@@ -154,7 +155,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.qkv_forward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
                          own_tokens(p, shape.layer_kind, index), tile(s.projection_tile, own_chunk),
                          b.heads<E>("q"), b.heads<E>("k"), b.heads<E>("v"), b.whole<E>("workspace"),
-                         layers.group_of(op.head_group));
+                         layers.group_of(op.head_group), AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::attention_forward: {
@@ -175,14 +176,16 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::out_forward: {
       const BoundOp<OpKind::out_forward> b(p, op, pointers);
       blocks.out_forward(b.whole<E>("params"), b.whole<E>("x"), b.whole<E>("o"), block,
-                         tile(s.projection_tile, block), b.whole<E>("y"), b.whole<E>("workspace"));
+                         tile(s.projection_tile, block), b.whole<E>("y"), b.whole<E>("workspace"),
+                         AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::mlp_forward: {
       const BoundOp<OpKind::mlp_forward> b(p, op, pointers);
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
-                         shape.partial, shape.given_inner, b.whole<E>("experts"));
+                         shape.partial, shape.given_inner, b.whole<E>("experts"),
+                         AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::residual_forward: {
@@ -244,7 +247,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.mlp_backward(b.whole<E>("params"), b.whole<E>("y"), b.whole<E>("inner"), block,
                           tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
                           b.whole<E>("workspace"), shape.partial, b.whole<E>("experts"),
-                          b.whole<F>("expert_grads"));
+                          b.whole<F>("expert_grads"),
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::mlp_backward_input: {
@@ -279,7 +283,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const BoundOp<OpKind::out_backward> b(p, op, pointers);
       blocks.out_backward(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
                           tile(s.projection_tile, block), b.whole<E>("d_o"), b.whole<F>("delta"),
-                          b.whole<F>("grads"), b.whole<E>("workspace"), shape.partial);
+                          b.whole<F>("grads"), b.whole<E>("workspace"), shape.partial,
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::attention_backward: {
@@ -302,7 +307,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           own_tokens(p, shape.layer_kind, index),
                           tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"),
                           b.heads<F>("dv"), b.at<E>("dx", index), b.whole<F>("grads"),
-                          b.whole<E>("workspace"), layers.group_of(op.head_group));
+                          b.whole<E>("workspace"), layers.group_of(op.head_group),
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::qkv_backward_input: {

@@ -20,10 +20,7 @@
 #include "models/tensor_slices.h"
 
 namespace longspan {
-namespace {
 
-// The unit of a rank's program that is this unit of the model; -1 if another rank of the pipeline
-// has it.
 int unit_of_program(const Program& program, const ParameterUnit& unit) {
   using enum ParameterUnit::Kind;
   if (unit.kind == embedding || unit.kind == head) {
@@ -34,10 +31,13 @@ int unit_of_program(const Program& program, const ParameterUnit& unit) {
     const int64_t after_first = unit.layer - stage.in_model;
     if (after_first < 0 || after_first >= stage.end - stage.first) continue;
     const int layer = stage.first + static_cast<int>(after_first);
+    if (unit.kind == adapters) return program.adapters_unit(layer);
     return unit.kind == experts ? program.experts_unit(layer) : layer + 1;
   }
   return -1;
 }
+
+namespace {
 
 BufferId at_unit(const std::vector<BufferId>& buffers, int unit) {
   return unit < 0 ? -1 : buffers[unit];
@@ -182,6 +182,8 @@ void load_parameters(Executor& executor, const ModelSpec& model, const WeightFil
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const int own = unit_of_program(executor.program(), units[unit]);
     if (own < 0) continue;
+    // Weights of the model itself have no adapters.
+    if (units[unit].kind == ParameterUnit::Kind::adapters && !files.has(units[unit])) continue;
     std::vector<float> values(units[unit].elements);
     for (const ParameterTensor& tensor : units[unit].tensors) {
       files.read("", tensor, values.data() + tensor.offset);
@@ -221,6 +223,13 @@ void read_number(const std::map<std::string, std::string>& metadata, const char*
 }
 
 }  // namespace
+
+std::vector<float> read_parameters(const Executor& executor, const ModelSpec& model,
+                                   Communicator* comm, const ParameterUnit& unit) {
+  const Program& program = executor.program();
+  const BufferId buffer = at_unit(program.parameters, unit_of_program(program, unit));
+  return whole_unit(executor, model, comm, buffer, unit);
+}
 
 void write_parameters(Executor& executor, int unit, const std::vector<float>& values) {
   const BufferId master = executor.program().parameters[unit];

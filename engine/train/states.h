@@ -21,6 +21,15 @@ void write_parameters(Executor& executor, int unit, const std::vector<float>& va
 
 // `model` is the whole model below. A rank of a pipeline has some of its units.
 
+/// The unit of a rank's program that is this unit of the model; -1 if another rank of the pipeline
+/// has it.
+int unit_of_program(const Program& program, const ParameterUnit& unit);
+
+/// Returns the parameters of a unit of the model, as float32. Called by all ranks; rank 0 gets
+/// them, the others an empty vector. `comm` may be null if there is one rank.
+std::vector<float> read_parameters(const Executor& executor, const ModelSpec& model,
+                                   Communicator* comm, const ParameterUnit& unit);
+
 /// Initializes the parameters from `seed` and sets the optimizer's moments to zero.
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);
 

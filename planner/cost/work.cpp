@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/adapters.h"
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/key_window.h"
@@ -159,6 +160,23 @@ void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
   for (int i = 0; i < (shape.into_sum ? 2 : 1); ++i) {
     add.elementwise(Kernel::add, p.lengths.chunk, width);
   }
+}
+
+// Products of the adapter, if there is one, of a projection from width `in` to `out`: forward, or
+// all of the backward, which makes x A^T again.
+void low_rank(const ModelSpec& m, Projection projection, int64_t in, int64_t out, bool forward,
+              Collector& add) {
+  if (!has_adapter(m, {projection})) return;
+  const int64_t t = add.rows(), r = m.adapters->rank;
+  add.gemm(Kernel::gemm_nt, t, r, in);
+  if (forward) {
+    add.gemm(Kernel::gemm_nt, t, out, r);
+    return;
+  }
+  add.gemm(Kernel::gemm_nn, t, r, out);
+  add.gemm(Kernel::gemm_tn, out, r, t);
+  add.gemm(Kernel::gemm_tn, r, in, t);
+  add.gemm(Kernel::gemm_nn, t, in, r);
 }
 
 // The parts of a mixture of experts in one tile of t tokens; widths are a rank's.
@@ -328,8 +346,8 @@ std::string_view name_of(Kernel kernel) {
   return names[static_cast<int>(kernel)];
 }
 
-void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
-  Collector add(out);
+void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& primitives) {
+  Collector add(primitives);
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
@@ -351,6 +369,21 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const GroupHeads heads = group_heads(m, lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
   const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
+  using enum Projection;
+  const auto low = [&](Projection projection, int64_t in, int64_t out_width, bool forward) {
+    low_rank(m, projection, in, out_width, forward, add);
+  };
+  const auto low_qkv = [&](bool forward) {
+    low(q, d, aq, forward);
+    if (g == 0) return;
+    low(k, d, g, forward);
+    low(v, d, g, forward);
+  };
+  const auto low_up = [&](bool forward) {
+    low(gate, d, f, forward);
+    low(up, d, f, forward);
+  };
+  const bool tiled_out = norms_output || has_adapter(m, {out});
   // All chunks of a slice's keys or values, or of their gradients, are one buffer.
   const int64_t units = std::max<int64_t>(1, shape.kv_chunks);
   const auto unit_bytes = [&] { return static_cast<double>(units * bytes_of_kind[shape.tensor]); };
@@ -446,6 +479,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, aq, d);
       for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
+      low_qkv(true);
       if (m.qkv_bias) add.elementwise(Kernel::add, t, aq + 2 * g);
       if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, aq + g);
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
@@ -457,7 +491,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (m.qk_norm) {
         add.gemm(Kernel::gemm_nt, t, aq, d);
+        low(q, d, aq, true);
         if (g > 0) add.gemm(Kernel::gemm_nt, t, g, d);
+        if (g > 0) low(k, d, g, true);
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
@@ -467,6 +503,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
         add.gemm(Kernel::gemm_nn, t, d, n);
         if (trained) add.gemm(Kernel::gemm_tn, n, d, t);
       }
+      low_qkv(false);
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -496,22 +533,25 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       merge_outputs(p, shape, add);
       break;
     case OpKind::out_forward: {
-      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
       add.gemm(Kernel::gemm_nt, t, d, a);
+      low(out, a, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
     }
     case OpKind::out_backward: {
-      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
       if (norms_output) {
         add.gemm(Kernel::gemm_nt, t, d, a);
+        low(out, a, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
       if (trained) add.gemm(Kernel::gemm_tn, d, a, t);
       add.gemm(Kernel::gemm_nn, t, a, d);
+      low(out, a, d, false);
       add.elementwise(Kernel::add, t, a);  // delta
       if (m.attention_out_bias && !shape.partial && trained) {
         add.elementwise(Kernel::bias_gradient, t, d);
@@ -540,10 +580,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.given_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
+        low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       add.elementwise(Kernel::activation_forward, t, f);
       add.gemm(Kernel::gemm_nt, t, d, f);
+      low(down, f, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
@@ -558,10 +600,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
+        low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       if (norms_output) {
         add.gemm(Kernel::gemm_nt, t, d, f);
+        low(down, f, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
       add.gemm(Kernel::gemm_nn, t, f, d);
@@ -569,6 +613,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::activation_backward, t, f);
       add.gemm(Kernel::gemm_nn, t, d, w);
       if (trained) add.gemm(Kernel::gemm_tn, w, d, t);
+      low(down, f, d, false);
+      low_up(false);
       if (m.mlp_bias && trained)
         add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);

@@ -312,7 +312,10 @@ void Bounds::State::fill(Table& t) {
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
   const bool sharded = parallel.shards() > 1;
-  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    if (t.program.bytes[static_cast<Tensor>(static_cast<int>(Tensor::params_embedding) + kind)] ==
+        0)
+      continue;
     const auto unit = [&](Tensor first) {
       return static_cast<Tensor>(static_cast<int>(first) + kind);
     };
@@ -653,7 +656,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[kUnitKinds] = {1, static_cast<double>(f.layers), 1,
-                                      static_cast<double>(f.layers)};
+                                      static_cast<double>(f.layers), static_cast<double>(f.layers)};
   const auto updates = [&](Stream stream, double seconds) {
     if (s.early_update) {
       busy.once_a_step(stream, seconds);
@@ -661,9 +664,10 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
       busy.after_norm(stream, seconds);
     }
   };
-  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
-    const bool of_layer = kind == 1 || kind == 3;
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    const bool of_layer = kind != 0 && kind != 2;
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
+    if (t.program.bytes[static_cast<Tensor>(at(params_embedding))] == 0) continue;
     const double n = of_kind[kind];
     // A layer's parameters are used twice per microbatch or slice, and need not stay in between.
     const auto use = [&](Stream stream, double seconds) {

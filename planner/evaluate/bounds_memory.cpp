@@ -52,9 +52,12 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
-  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0};
+  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
+                                       request.model.adapters ? f.layers : 0};
   // The units of a layer, of any state.
-  const auto of_layer = [&](Tensor first) { return unit(first, 1) + unit(first, 3); };
+  const auto of_layer = [&](Tensor first) {
+    return unit(first, 1) + unit(first, 3) + unit(first, 4);
+  };
 
   // As StepLowering::create_states().
   TierBytes persistent{};

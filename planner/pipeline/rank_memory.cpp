@@ -57,7 +57,7 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes, slices)});
     own.for_weights =
         bytes_for_weights(slice.model, lengths_of(slice.strategy, slice.sequence), bytes);
-    const TierBytes states = unit_states(slice, bytes, microbatches_, {1, 3});
+    const TierBytes states = unit_states(slice, bytes, microbatches_, {1, 3, 4});
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
     for (int tier = 0; tier < kTierCount; ++tier) {

@@ -51,7 +51,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"q", w, {q, q_own}},
          {"k", w, {k, k_all, k_own}, optional},
          {"v", w, {v, v_all, v_own}, optional},
-         {"workspace", w, {ws_qkv_forward}, optional}}),
+         {"workspace", w, {ws_qkv_forward}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // If the keys of a query chunk come in several ops, o_sum accumulates, and the last op also has
     // o. One op of a query chunk has the parameters, if heads have sinks: forward the first,
     // backward that of its own keys, with gradients.
@@ -78,7 +79,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", r, residual, optional},
          {"o", r, {o}},
          {"y", w, residual | part},
-         {"workspace", w, {ws_out}, optional}}),
+         {"workspace", w, {ws_out}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // x may be y. One rank's part overwrites the normed rows, unless these are needed again.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
@@ -86,7 +88,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", w, residual | h | part},
          {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
          {"inner", w | r, {inner}, optional},
-         {"experts", r, {params_experts}, optional}}),
+         {"experts", r, {params_experts}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // A norm of the output overwrites the sum.
     row(OpKind::residual_forward, "residual_forward", elementwise, compute,
         {{"params", r, params},
@@ -153,7 +156,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"workspace", w, {ws_mlp_backward, ws_mlp_backward_saved}},
          {"inner", rw, {inner}, optional},
          {"experts", r, {params_experts}, optional},
-         {"expert_grads", rw, {grads_experts}, optional}}),
+         {"expert_grads", rw, {grads_experts}, optional},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     // The MLP's backward in two parts, around which norm and residual are separate ops. The first
     // leaves for the second its activations, and in place of `inner` its gradient. h is present if
     // `inner` is computed again, or routes. Has grads if there is a router, which the second part
@@ -185,7 +190,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"d_o", w, {o}},
          {"delta", w, {delta, delta_own}},
          {"grads", rw, grads, optional},
-         {"workspace", w, {ws_out}, optional}}),
+         {"workspace", w, {ws_out}, optional},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     row(OpKind::out_backward_input, "out_backward_input", product, compute,
         {{"params", r, params},
          {"dx", r, {dx, dx_all}},
@@ -216,7 +223,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dv", rw, {dv, dv_all, dv_own}, optional},
          {"dx", w | rw, gradient | dh},
          {"grads", rw, grads, optional},
-         {"workspace", w, {ws_qkv_backward}}}),
+         {"workspace", w, {ws_qkv_backward}},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     // dqkv is the gradient of the product. Has grads if there are norms of q and k.
     row(OpKind::qkv_backward_input, "qkv_backward_input", product, compute,
         {{"params", r, params},
@@ -261,13 +270,14 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
                {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
-    tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
-               {{"grads", r, all_grads | grad_shards},
-                {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
-                {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head, adam_m_experts}},
-                {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head, adam_v_experts}},
-                {"params", rw, all_params | param_shards | masters},
-                {"narrowed", w, all_params | param_shards, optional}}),
+    tensor_row(
+        OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
+        {{"grads", r, all_grads | grad_shards},
+         {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
+         {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head, adam_m_experts, adam_m_adapters}},
+         {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head, adam_v_experts, adam_v_adapters}},
+         {"params", rw, all_params | param_shards | masters},
+         {"narrowed", w, all_params | param_shards, optional}}),
     tensor_row(OpKind::copy_h2d, "copy_h2d", OpClass::copy, {Stream::h2d},
                {{"source", r, any}, {"destination", w, any}}),
     tensor_row(OpKind::copy_d2h, "copy_d2h", OpClass::copy, {Stream::d2h},

@@ -59,7 +59,7 @@ class Counter {
     const auto of_layer = [&](int64_t layer, int64_t of_kind, const LayerRun& kind) {
       const bool attends = kind.attention;
       // The loads of a layer, of which the experts' are of another unit.
-      units_of_layer_ = kind.experts ? 2 : 1;
+      units_of_layer_ = (kind.experts ? 2 : 1) + (model_.adapters ? 1 : 0);
       Policies saved = policies_of(s_, layer, of_kind);
       if (kind.backward == LayerBackward::none) {
         using enum Saved;
@@ -80,6 +80,7 @@ class Counter {
         layers += of_layer(layer, kind.layers, kind);
       }
       if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind);
+      if (model_.adapters) experts += static_cast<double>(kind.layers);
       if (kind.backward != LayerBackward::weights) continue;
       units += static_cast<double>(kind.layers);
       if (kind.experts) experts += static_cast<double>(kind.layers);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/units.h"
+#include "models/adapters.h"
 #include "models/tensor_slices.h"
 #include "models/training.h"
 #include "planner/program/workspace.h"
@@ -75,30 +76,37 @@ std::string_view name_of(Tensor tensor) {
                                                "params layer",
                                                "params head",
                                                "params experts",
+                                               "params adapters",
                                                "master embedding",
                                                "master layer",
                                                "master head",
                                                "master experts",
+                                               "master adapters",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
                                                "grads experts",
+                                               "grads adapters",
                                                "adam_m embedding",
                                                "adam_m layer",
                                                "adam_m head",
                                                "adam_m experts",
+                                               "adam_m adapters",
                                                "adam_v embedding",
                                                "adam_v layer",
                                                "adam_v head",
                                                "adam_v experts",
+                                               "adam_v adapters",
                                                "params embedding",
                                                "params layer",
                                                "params head",
                                                "params experts",
+                                               "params adapters",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
                                                "grads experts",
+                                               "grads adapters",
                                                "tokens_all",
                                                "k_all",
                                                "v_all",
@@ -171,17 +179,17 @@ bool is_own(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].own; }
 bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].scattered; }
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
-bool is_state(Tensor tensor) { return tensor <= Tensor::grads_experts_shard; }
+bool is_state(Tensor tensor) { return tensor <= Tensor::grads_adapters_shard; }
 bool is_parameters(Tensor tensor) {
-  return tensor <= Tensor::params_experts ||
-         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_experts_shard);
+  return tensor <= Tensor::params_adapters ||
+         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_adapters_shard);
 }
 bool is_gradients(Tensor tensor) {
-  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_experts) ||
-         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_experts_shard);
+  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_adapters) ||
+         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_adapters_shard);
 }
 bool is_shard(Tensor tensor) {
-  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_experts_shard;
+  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_adapters_shard;
 }
 bool is_workspace(Tensor tensor) {
   return tensor >= Tensor::ws_qkv_forward && tensor <= Tensor::ws_replicated;
@@ -284,7 +292,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     }
   };
   const auto [embedding, layer, head] = unit_elements(model);
-  Units elements{embedding, layer, head, experts_elements(model)}, shard{};
+  Units elements{embedding, layer, head, experts_elements(model), adapter_elements(model)}, shard{};
   const int64_t shards = strategy.parallel.shards();
   for (int i = 0; i < kUnitKinds; ++i) {
     // A sharded unit is padded, so that all shards are equal.

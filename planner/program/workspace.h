@@ -25,6 +25,15 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& model);
 /// of shared experts and its gradient.
 int64_t routing_width(const Experts& experts);
 
+/// Elements of a token that adapters need in an op's backward: x A^T, and the gradient of that for
+/// each adapter of the same input. A forward needs one of these.
+struct AdapterWidths {
+  int64_t rank = 0;
+  int64_t qkv = 0, out = 0, mlp = 0;
+  int64_t forward(int64_t backward) const { return backward > 0 ? rank : 0; }
+};
+AdapterWidths adapter_widths(const ModelSpec& model);
+
 /// Bytes, by op kind.
 struct Workspaces {
   int64_t qkv_forward = 0;

@@ -171,6 +171,12 @@ constexpr auto kChecks = std::to_array<Check>({
                                 q.model.name),
                     "set tensor to 1"};
      }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) { return q.mesh().tensor == 1 || !q.model.adapters; },
+     [](const Question& q) {
+       return Words{fmt::format("a tensor group does not cut the adapters of {}", q.model.name),
+                    "set tensor to 1"};
+     }},
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },
      [](const Question& q) {

@@ -139,7 +139,7 @@ TEST_CASE("layers before the first trained one have no backward and save nothing
   step.model = frozen_model(small_llama(), "embedding,layers 0-1");
   step.strategy = strategies(16)["kept"];
   step.sequence = 64;
-  const Program program = program_of(step);
+  const Program program = program_of(step, 0);
   for (const Op& op : program.ops) {
     const bool backward = op.kind == OpKind::mlp_backward || op.kind == OpKind::qkv_backward;
     if (backward) CHECK(op.layer == 2);

@@ -10,6 +10,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/states.h"
+#include "models/adapters.h"
 #include "models/training.h"
 #include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
@@ -98,6 +99,7 @@ std::vector<int> units_of_rank(const Program& p, const ModelSpec& model) {
     for (int layer = stage.first; layer < stage.end; ++layer) {
       const int64_t in_model = stage.in_model + layer - stage.first;
       own[1 + in_model] = 1 + layer;
+      if (model.adapters) own[own.size() - model.layers + in_model] = p.adapters_unit(layer);
       if (!run_of_layer(model, in_model).experts) continue;
       int64_t unit = model.layers + 2;
       for (int64_t before = 0; before < in_model; ++before) {
@@ -366,6 +368,19 @@ ModelSpec partly_frozen(ModelSpec model, uint64_t seed) {
   return freeze(model, frozen);
 }
 
+ModelSpec adapted(ModelSpec model, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Adapters adapters{1 + static_cast<int64_t>(random() % 6),
+                    1.0 + static_cast<double>(random() % 9)};
+  const bool experts = model.experts.has_value();
+  const size_t most = experts ? 4 : kProjections;
+  for (size_t i = 0; i < most; ++i) adapters.on[i] = random() % 2 == 0;
+  const bool attends = !experts && random() % 3 > 0;
+  adapters.on[attends ? 6 : 3] = true;  // every layer has one
+  model.name += ", adapters";
+  return with_adapters(model, adapters);
+}
+
 namespace {
 
 StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
@@ -435,7 +450,9 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
     if (pick(4) == 0) c.model.attention_scale = 0.2;
   }
   if (pick(4) == 0) c.model = in_windows(c.model, 1 + pick(3 * chunk));
-  if (pick(3) == 0) c.model = partly_frozen(c.model, seed);
+  const int64_t trained = pick(4);
+  if (trained == 0) c.model = partly_frozen(c.model, seed);
+  if (trained == 1 && c.model.activation != Activation::gelu) c.model = adapted(c.model, seed);
   return c;
 }
 

@@ -75,6 +75,8 @@ ModelSpec small_olmo();
 /// Layers that attend to a window, and rotate differently or not, around one that does not; all
 /// have sinks.
 ModelSpec in_windows(ModelSpec model, int64_t window);
+/// With adapters of some projections, by chance.
+ModelSpec adapted(ModelSpec model, uint64_t seed);
 /// With some parts frozen, by chance.
 ModelSpec partly_frozen(ModelSpec model, uint64_t seed);
 

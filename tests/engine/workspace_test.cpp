@@ -83,7 +83,8 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     CHECK(elements[0] == units.front().elements);
     CHECK(elements[1] == units[1].elements);
     CHECK(elements[2] == units[model.layers + 1].elements);
-    CHECK(experts_elements(model) == (model.experts ? units.back().elements : 0));
+    CHECK(experts_elements(model) == (model.experts ? units[model.layers + 2].elements : 0));
+    CHECK(adapter_elements(model) == (model.adapters ? units.back().elements : 0));
 
     int64_t replicated = 0;
     for (const UnitRange& range : replicated_in_layer(model, 2)) {

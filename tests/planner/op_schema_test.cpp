@@ -22,7 +22,7 @@ namespace {
 void suit_split_backward(StepRequest& request) {
   request.strategy.head_groups = 1;
   request.model.norm_placement = NormPlacement::input;
-  request.model.backward = LayerBackward::weights;
+  whole(request.model);
 }
 
 // One of the three stages of a pipeline that otherwise follows `request`.
@@ -57,6 +57,7 @@ StepRequest shared_request(uint64_t seed) {
   request.model.heads *= 2;
   request.model.kv_heads *= 2;
   request.model.qk_norm_of_token = false;
+  if (request.model.adapters) whole(request.model);
   request.strategy.parallel.tensor = 2;
   request.strategy.head_groups = 1;
   request.strategy.block_tokens = request.sequence;

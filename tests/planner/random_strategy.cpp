@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "models/adapters.h"
 #include "models/training.h"
 
 namespace longspan::testing {
@@ -112,7 +113,18 @@ StepRequest random_request(uint64_t seed) {
     if (!frozen.layers.empty() && frozen.embedding) frozen.head = false;
     m = freeze(m, frozen);
   }
+  if (seed % 5 == 2 && m.gated()) {
+    Adapters adapters{1 + pick(16), 8};
+    for (size_t i = 0; i < (m.experts ? 4 : kProjections); ++i) adapters.on[i] = pick(2) == 0;
+    adapters.on[m.experts ? 3 : 6] = true;
+    m = with_adapters(m, adapters);
+  }
   return request;
+}
+
+void whole(ModelSpec& model) {
+  model.backward = LayerBackward::weights;
+  model.adapters.reset();
 }
 
 void pass_back(StepRequest& request) {
@@ -142,7 +154,7 @@ StepRequest in_windows(StepRequest request, uint64_t seed) {
   const bool rotates = m.positions == Positions::rope;
   m.layers = 6;
   m.local_rope_theta = rotates ? 3000 : 0;
-  m.backward = LayerBackward::weights;
+  whole(m);
   const LayerRun all{1, true, m.ffn, 1, m.window};
   LayerRun windowed{2, true, m.ffn, 1, window};
   if (rotates) windowed.positions = LayerPositions::local;
@@ -155,7 +167,7 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
-  m.backward = LayerBackward::weights;
+  whole(m);
   const bool experts = m.experts.has_value();
   m.runs = {{1, true, m.ffn, 1},
             {1, false, 8, 0.5, 0, experts},

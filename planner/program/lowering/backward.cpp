@@ -340,10 +340,10 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   op.normed = b.h >= 0;
   op.queries_only = d.k < 0;
   const BufferId workspace = device(Tensor::ws_qkv_backward, layer, chunk);
-  builder_.compute(
-      op, layer, chunk,
-      {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
-       op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
+  builder_.compute(op, layer, chunk,
+                   {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k),
+                    inout(d.v), op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)),
+                    out(workspace), adapters(layer, kQkv), adapter_gradients(layer, kQkv)});
   builder_.release(workspace);
   release_gradients(chunk, d);
 }
@@ -627,6 +627,7 @@ void StepLowering::embedding_backward() {
 }
 
 void StepLowering::embedding_gradient(int block, BufferId dx) {
+  if (!trains(embedding_unit())) return;
   const BufferId tokens = load_tokens(block);
   builder_.compute(shape(OpKind::embed_backward), -1, block,
                    {in(tokens), in(dx), inout(gradients(embedding_unit()))});

@@ -140,10 +140,11 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   op.queries_only = queries_only;
-  const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
+  const bool adapted = adapts(layer, kQkv);
+  const BufferId workspace = normed && !adapted ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
-                    out(workspace)});
+                    out(workspace), adapters(layer, kQkv)});
   if (workspace >= 0) builder_.release(workspace);
   if (exchanges_heads()) {
     exchange(true, layer, chunk, {own.q, own.k, own.v}, {p.q, p.k, p.v});

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "models/adapters.h"
 #include "planner/program/builder.h"
 #include "planner/program/key_window.h"
 #include "planner/program/program.h"
@@ -144,6 +145,13 @@ struct BackwardBlock {
   BufferId x = -1, dx = -1, h_own = -1, h = -1, dh = -1;
   OutputGradient out;
 };
+
+/// The projections of each op.
+inline constexpr std::initializer_list<Projection> kQkv{Projection::q, Projection::k,
+                                                        Projection::v};
+inline constexpr std::initializer_list<Projection> kOut{Projection::out};
+inline constexpr std::initializer_list<Projection> kMlp{Projection::gate, Projection::up,
+                                                        Projection::down};
 
 /// The layers of a layer's kind: those before it, and all.
 struct PlaceInKind {
@@ -514,6 +522,21 @@ class StepLowering {
   void for_units_of(int layer, const Use& use) {
     use(unit_of_layer(layer));
     if (has_experts(layer)) use(experts_units_[layer]);
+    if (has_adapters()) use(adapters_unit(layer));
+  }
+  bool has_adapters() const { return program_.model.adapters.has_value(); }
+  int adapters_unit(int layer) const { return first_adapters_ + layer; }
+  /// Whether an op of these projections has adapters.
+  bool adapts(int layer, std::initializer_list<Projection> projections) const {
+    return has_adapter(program_.model_of(program_.kind_of_layer(layer)), projections);
+  }
+  /// The parameters of a layer's adapters, and their gradients, as operands; absent without any of
+  /// these projections.
+  Operand adapters(int layer, std::initializer_list<Projection> projections) {
+    return adapts(layer, projections) ? in(parameters(adapters_unit(layer))) : Operand{};
+  }
+  Operand adapter_gradients(int layer, std::initializer_list<Projection> projections) {
+    return adapts(layer, projections) ? inout(gradients(adapters_unit(layer))) : Operand{};
   }
   /// The parameters of a layer's experts, and their gradients, as operands; absent without experts.
   Operand experts(int layer) {
@@ -524,14 +547,16 @@ class StepLowering {
   }
   /// -1 for the embedding; that of the head is beyond all layers.
   int layer_of_unit(int unit) const {
-    return unit <= head_unit() ? unit - 1 : layers_with_experts_[unit - head_unit() - 1];
+    if (unit <= head_unit()) return unit - 1;
+    if (unit >= first_adapters_) return unit - first_adapters_;
+    return layers_with_experts_[unit - head_unit() - 1];
   }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
   int output_unit() const {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
-  int units() const { return head_unit() + 1 + static_cast<int>(layers_with_experts_.size()); }
+  int units() const { return first_adapters_ + (has_adapters() ? layers_ : 0); }
   /// On a stage that is last and not first, a tied embedding is a copy. With a share of the
   /// vocabulary, the head unit is needed for it, or for the final norm.
   bool has_unit(int unit) const {
@@ -547,10 +572,11 @@ class StepLowering {
   /// The unit's tensor of the state whose first tensor is `first`.
   Tensor of_unit(Tensor first, int unit) const { return unit_tensor(first, kind_of_unit(unit)); }
   UnitKind kind_of_unit(int unit) const {
-    return unit == embedding_unit() ? UnitKind::embedding
-           : unit == head_unit()    ? UnitKind::head
-           : unit > head_unit()     ? UnitKind::experts
-                                    : UnitKind::layer;
+    return unit == embedding_unit()  ? UnitKind::embedding
+           : unit == head_unit()     ? UnitKind::head
+           : unit >= first_adapters_ ? UnitKind::adapters
+           : unit > head_unit()      ? UnitKind::experts
+                                     : UnitKind::layer;
   }
   bool is_trained(int unit) const;
   /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
@@ -639,6 +665,7 @@ class StepLowering {
   std::vector<KeyWindow> windows_;            // by kind of layers
   std::vector<int> experts_units_;            // by layer; -1: none
   std::vector<int> layers_with_experts_;      // in the order of their units, which follow the head
+  int first_adapters_ = 0;                    // the unit of the first layer's, behind all others
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward

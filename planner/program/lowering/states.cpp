@@ -34,6 +34,7 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
     experts_units_.push_back(program.experts_unit(layer));
     if (has_experts(layer)) layers_with_experts_.push_back(layer);
   }
+  first_adapters_ = head_unit() + 1 + static_cast<int>(layers_with_experts_.size());
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;
