@@ -190,11 +190,15 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
 int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = flags.training.apply(load_model(flags.model));
+  const ModelSpec model =
+      flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     if (const char* given = flags.training.given()) {
       throw bad_input("{}: about plans of Longspan's engine; leave it out with --on", given);
+    }
+    if (!flags.question.documents.empty()) {
+      throw bad_input("--documents: of Longspan's engine; leave it out with --on");
     }
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/quantities.h"
 #include "base/units.h"
+#include "cli/document_lengths.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/on_framework.h"
@@ -282,6 +283,9 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
                fmt::format("{} tokens are padded to {}, which suits the plan's chunks and ranks",
                            answer->sequence, plan.sequence));
   }
+  if (!plan.model.documents.empty()) {
+    print("documents", documents_text(plan.model.documents) + "; pairs are expected ones");
+  }
   print("positions", extended_positions_text(model, plan));
   print("trained", trained_text(model));
   print("model", only_planned_text(model));
@@ -339,7 +343,8 @@ void print_text(const PlanFlags& flags, const ModelSpec& model, const Sweep& fou
 int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = flags.training.apply(load_model(flags.model));
+  const ModelSpec model =
+      flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :
@@ -352,6 +357,7 @@ int run(const PlanFlags& flags, bool json) {
           {"microbatches", flags.question.microbatches > 0},
           {"global-batch", flags.question.global_batch > 0},
           {"chunk", !flags.question.chunk.empty()},
+          {"documents", !flags.question.documents.empty()},
           {"early-update", flags.question.early_update},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
