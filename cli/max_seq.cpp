@@ -190,8 +190,7 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
 int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model =
-      flags.training.apply(flags.question.packed(load_model(flags.model)));
+  const ModelSpec model = flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     if (const char* given = flags.training.given()) {

@@ -343,8 +343,7 @@ void print_text(const PlanFlags& flags, const ModelSpec& model, const Sweep& fou
 int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model =
-      flags.training.apply(flags.question.packed(load_model(flags.model)));
+  const ModelSpec model = flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :
@@ -361,6 +360,7 @@ int run(const PlanFlags& flags, bool json) {
           {"early-update", flags.question.early_update},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
+          {"nf4", flags.training.nf4},
           {"max-gpus", flags.max_gpus > 0},
           {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
       if (given) {

@@ -128,6 +128,10 @@ void check(const RunFlags& flags) {
   if (!flags.weights.empty() && !flags.resume.empty()) {
     throw bad_input("--weights and --resume exclude each other: a checkpoint holds the weights");
   }
+  if (const std::filesystem::path folder = flags.save_adapters;
+      std::filesystem::exists(folder) && !std::filesystem::is_directory(folder)) {
+    throw bad_input("--save-adapters: {} is a file; expected a folder", flags.save_adapters);
+  }
   if (!flags.adapters.empty() && !flags.resume.empty()) {
     throw bad_input("--adapters and --resume exclude each other: a checkpoint holds the adapters");
   }

@@ -29,6 +29,7 @@ void TrainingFlags::add_to(Verb& verb) {
                   "The projections that have them: all, or some of q_proj, k_proj, v_proj, o_proj, "
                   "gate_proj, up_proj, down_proj, with commas")
       .shown_default("all");
+  verb.add_flag("--nf4", nf4, "Stores the frozen layers in 4 bits (QLoRA's NF4)");
 }
 
 const char* TrainingFlags::given() const {
@@ -36,10 +37,11 @@ const char* TrainingFlags::given() const {
          : lora_rank > 0         ? "--lora"
          : lora_alpha != 0       ? "--lora-alpha"
          : !lora_targets.empty() ? "--lora-targets"
+         : nf4                   ? "--nf4"
                                  : nullptr;
 }
 
-ModelSpec TrainingFlags::apply(const ModelSpec& model) const {
+ModelSpec TrainingFlags::without_format(const ModelSpec& model) const {
   if (lora_rank > 0 && !freeze.empty()) {
     throw bad_input("--lora: freezes all else; leave --freeze out");
   }
@@ -47,20 +49,29 @@ ModelSpec TrainingFlags::apply(const ModelSpec& model) const {
     const double alpha = lora_alpha != 0 ? lora_alpha : 2 * static_cast<double>(lora_rank);
     return with_adapters(model, {lora_rank, alpha, targets_of(model)});
   }
-  if (given() != nullptr && freeze.empty()) throw bad_input("{}: needs --lora RANK", given());
+  if (lora_alpha != 0 || !lora_targets.empty()) throw bad_input("{}: needs --lora RANK", given());
   return freeze.empty() ? model : longspan::freeze(model, parse_frozen(freeze, model));
+}
+
+ModelSpec TrainingFlags::apply(const ModelSpec& model) const {
+  ModelSpec trained = without_format(model);
+  if (!nf4) return trained;
+  trained.nf4 = true;
+  validate(trained, "--nf4");
+  return trained;
 }
 
 std::string trained_text(const ModelSpec& model) {
   if (!is_frozen(model)) return "";
+  const char* in_4_bits = model.nf4 ? "; the layers are in 4 bits" : "";
   if (model.adapters) {
-    return fmt::format("{} of {} parameters: adapters of rank {}, alpha {}, of {}",
+    return fmt::format("{} of {} parameters: adapters of rank {}, alpha {}, of {}{}",
                        grouped(trained_parameter_count(model)), grouped(parameter_count(model)),
                        model.adapters->rank, model.adapters->alpha,
-                       projections_text(*model.adapters));
+                       projections_text(*model.adapters), in_4_bits);
   }
-  return fmt::format("{} of {} parameters; frozen: {}", grouped(trained_parameter_count(model)),
-                     grouped(parameter_count(model)), frozen_text(model));
+  return fmt::format("{} of {} parameters; frozen: {}{}", grouped(trained_parameter_count(model)),
+                     grouped(parameter_count(model)), frozen_text(model), in_4_bits);
 }
 
 }  // namespace longspan::cli

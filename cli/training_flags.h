@@ -16,6 +16,7 @@ struct TrainingFlags {
   int64_t lora_rank = 0;     // 0: not given
   double lora_alpha = 0;     // 0: twice the rank
   std::string lora_targets;  // empty: all
+  bool nf4 = false;
 
   void add_to(Verb& verb);
   /// The first flag that is given, or null.
@@ -24,6 +25,7 @@ struct TrainingFlags {
   ModelSpec apply(const ModelSpec& model) const;
 
  private:
+  ModelSpec without_format(const ModelSpec& model) const;
   std::array<bool, kProjections> targets_of(const ModelSpec& model) const;
 };
 

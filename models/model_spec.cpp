@@ -213,6 +213,11 @@ std::optional<ModelProblem> find_training_problem(const ModelSpec& model) {
                           "layers with adapters are frozen and pass gradients on; "
                           "expected inputs"};
     }
+    if (model.nf4 && run.backward == weights) {
+      return ModelProblem{"nf4",
+                          "trained layers are not stored in 4 bits; freeze all layers, or "
+                          "remove it"};
+    }
     if (run.backward == none && (before || !model.works_on_all_tokens())) {
       return ModelProblem{"backward",
                           "parameters before these layers are trained; expected inputs, "

@@ -187,7 +187,8 @@ struct ModelSpec {
   bool frozen_embedding = false;
   bool frozen_head = false;  // the final norm, and the output matrix unless it is the embedding's
   LayerBackward backward = LayerBackward::weights;  // of all layers, unless there are runs
-  std::optional<Adapters> adapters;                 // of all layers; their backward is `inputs`
+  bool nf4 = false;  // weights of the layers, which are frozen, are stored in 4 bits (nf4.h)
+  std::optional<Adapters> adapters;  // of all layers; their backward is `inputs`
   /// Differences of the real model that hardly change memory or time, as a sentence. Such a model
   /// is planned as described here; the engine does not run it. Empty: no differences.
   std::string only_planned;

@@ -227,6 +227,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.frozen_embedding = flag_or_false(yaml, "frozen_embedding");
   model.frozen_head = flag_or_false(yaml, "frozen_head");
   if (yaml.has("backward")) model.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
+  model.nf4 = flag_or_false(yaml, "nf4");
   if (yaml.has("adapters")) model.adapters = read_adapters(yaml.map("adapters"));
   if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
@@ -341,6 +342,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   if (model.backward != LayerBackward::weights) {
     field("backward", word_of(kBackwards, model.backward));
   }
+  rare("nf4", model.nf4, false);
   if (model.adapters) {
     std::string names = projections_text(*model.adapters);
     std::erase(names, ' ');

@@ -130,6 +130,7 @@ ModelSpec wholly_trained(const ModelSpec& model) {
   ModelSpec whole = model;
   whole.frozen_embedding = whole.frozen_head = false;
   whole.adapters.reset();
+  whole.nf4 = false;
   std::vector<LayerRun> layers = single_layers(model);
   for (LayerRun& layer : layers) layer.backward = LayerBackward::weights;
   return with_layers(std::move(whole), layers);

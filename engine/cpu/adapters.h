@@ -36,7 +36,7 @@ using Adapter = LowRank<float, LowRankProducts>;
 
 inline Adapter adapter_of(const BlockContext& context, Projection projection,
                           const AdapterMemory<float>& memory) {
-  return {{context.pool}, *context.model, projection, memory};
+  return {{context.pool}, *context.model, context.adapters, projection, memory};
 }
 
 }  // namespace longspan::cpu

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/bfloat16.h"
 #include "engine/cpu/thread_pool.h"
@@ -21,7 +22,9 @@
 #include "engine/runtime/layer_offsets.h"
 #include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
+#include "models/nf4.h"
 #include "models/vocabulary_share.h"
+#include "planner/program/moment_format.h"
 #include "planner/program/token_share.h"
 
 namespace longspan {
@@ -45,6 +48,7 @@ struct BlockContext {
   std::shared_ptr<const Rope> rope;                  // null with learned positions
   VocabularyShare share = {};                        // the rows that the model's vocabulary is
   std::shared_ptr<const ExpertModels> experts = {};  // null: the MLP is dense
+  std::vector<AdapterShape> adapters = {};
 };
 /// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
@@ -79,6 +83,9 @@ int64_t vocabulary_workspace(const ModelSpec&, int64_t n, int64_t tile);
 int64_t attention_forward_workspace(const ModelSpec&);
 /// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
+
+/// The numbers of a unit from their 4 bits (models/nf4.h).
+void dequantize(ThreadPool& pool, const std::byte* from, const Nf4Layout& layout, float* unit);
 
 /// x[n,d] = embedding_scale * token_table[tokens] (+ position_table[position0 + row]). Rows of
 /// tokens of other shares of the vocabulary are zero, and so are positions without a table.
@@ -287,6 +294,16 @@ struct AdamWStep {
 /// the square of the gradient norm; null: the norm of the step before clips. Throws failed if it is
 /// not finite.
 AdamWStep adamw_step(const StepContext& context, const double* squared_norm);
+/// The part of a unit of which weight decay applies, or does not.
+struct AdamWPart {
+  int64_t first, count;
+  bool decays;
+};
+/// The updates of the parts of n parameters with moments in a format. Parts ascend. `weight_decay`
+/// is that of parts that decay. `narrowed` as below.
+void adamw_in_format(ThreadPool&, AdamWStep, double weight_decay, MomentFormat format,
+                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, float* p,
+                     std::byte* m, std::byte* v, bfloat16* narrowed = nullptr);
 /// narrowed[n], if not null, becomes p rounded to bfloat16.
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,
            bfloat16* narrowed = nullptr);

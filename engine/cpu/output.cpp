@@ -22,7 +22,7 @@ struct OutBackward {
   const float* o;
   float* d_o;
   float* delta;
-  // Of an adapter: the gradient of o A^T, [n,rank], and A[rank,a].
+  // An adapter: the gradient of o A^T, [n,rank], and A[rank,a].
   int64_t rank = 0;
   const float *d_low = nullptr, *low_a = nullptr;
 };

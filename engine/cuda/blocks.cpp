@@ -70,7 +70,8 @@ Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const 
       model_(layers.model()),
       queue_(queue),
       deterministic_(deterministic),
-      at_(layer_offsets(layers.model())) {
+      at_(layer_offsets(layers.model())),
+      adapter_shapes_(adapter_shapes(layers.model())) {
   if (model_.head_dim > kMaxHeadDim) {
     throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
                     model_.head_dim, kMaxHeadDim);
@@ -197,12 +198,9 @@ template <class T>
 std::array<typename Blocks<T>::Adapted, 3> Blocks<T>::adapted(
     const std::array<Projection, 3>& projections, const AdapterMemory<T>& memory, int64_t t,
     T* scratch) const {
-  const auto of = [&](Projection projection) {
-    return Adapter<T>({&queue_}, model_, projection, memory);
-  };
-  std::array<Adapted, 3> all{Adapted{of(projections[0]), scratch, scratch},
-                             Adapted{of(projections[1]), scratch, scratch},
-                             Adapted{of(projections[2]), scratch, scratch}};
+  std::array<Adapted, 3> all{Adapted{adapter(projections[0], memory), scratch, scratch},
+                             Adapted{adapter(projections[1], memory), scratch, scratch},
+                             Adapted{adapter(projections[2], memory), scratch, scratch}};
   T* next = scratch + (model_.adapters ? t * model_.adapters->rank : 0);
   for (Adapted& one : all) {
     one.d_low = next;
@@ -389,7 +387,7 @@ void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n,
   const int64_t d = model_.hidden;
   const Parts parts = parts_of({});
   // Layers with adapters are frozen, and have no such action.
-  const Adapted none{Adapter<T>({&queue_}, model_, Projection::q, {}), nullptr, nullptr};
+  const Adapted none{adapter(Projection::q, {}), nullptr, nullptr};
   const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
@@ -473,7 +471,7 @@ void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, in
                             T* workspace, const AdapterMemory<T>& adapters) {
   const int64_t d = model_.hidden, a = model_.attention_width();
   const bool norms = model_.norms_outputs() && x != nullptr;
-  const Adapted with{Adapter<T>({&queue_}, model_, Projection::out, adapters),
+  const Adapted with{adapter(Projection::out, adapters),
                      workspace + (norms ? std::min(n, tile) * d : 0), nullptr};
   if (x == nullptr) return project_out(unit, o, n, Into::write, false, y, with);
   if (model_.norms_outputs()) {
@@ -498,7 +496,7 @@ void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, 
                              const AdapterMemory<T>& adapters) {
   const int64_t d = model_.hidden, a = model_.attention_width();
   const bool normed = model_.norms_outputs() && !partial;
-  Adapted with{Adapter<T>({&queue_}, model_, Projection::out, adapters), workspace, nullptr};
+  Adapted with{adapter(Projection::out, adapters), workspace, nullptr};
   if (!normed && !with.adapter.present()) tile = n;
   if (normed) with.low += std::min(n, tile) * d;
   with.d_low = with.low + std::min(n, tile) * with.adapter.rank();
@@ -532,8 +530,7 @@ void Blocks<T>::out_backward_weight(const T* dy, const T* o, int64_t n, float* u
 template <class T>
 void Blocks<T>::out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
                                    float* delta) {
-  out_input(unit, dy, o, n, d_o, delta,
-            {Adapter<T>({&queue_}, model_, Projection::out, {}), nullptr, nullptr});
+  out_input(unit, dy, o, n, d_o, delta, {adapter(Projection::out, {}), nullptr, nullptr});
 }
 
 template <class T>
@@ -977,6 +974,9 @@ void Blocks<T>::vocabulary_backward(const T* output, const T* h, const int32_t* 
   }
   if (loss != nullptr) add_loss(queue_, terms, n, scale, loss);
 }
+
+template <class T>
+void Blocks<T>::dequantize(const std::byte*, const Nf4Layout&, T*) {}
 
 // --- sums ---
 

@@ -94,6 +94,8 @@ class Blocks {
   void vocabulary_backward(const T* output, const T* h, const int32_t* labels, const float* terms,
                            int64_t n, int64_t tile, double scale, float* output_gradient, T* dh,
                            double* loss, T* workspace);
+  /// REQUIRES: never called, as the backend refuses such models.
+  void dequantize(const std::byte* from, const Nf4Layout& layout, T* unit);
   void add(const float* part, int64_t n, float* sum);
   void add_to_rows(const T* part, int64_t n, T* sum);
   void zero(std::byte* x, int64_t bytes);
@@ -106,6 +108,9 @@ class Blocks {
     Adapter<T> adapter;
     T *low, *d_low;
   };
+  Adapter<T> adapter(Projection projection, const AdapterMemory<T>& memory) const {
+    return {{&queue_}, model_, adapter_shapes_, projection, memory};
+  }
   // Those of projections with the same input, for tiles of t rows: they share `low`.
   std::array<Adapted, 3> adapted(const std::array<Projection, 3>& projections,
                                  const AdapterMemory<T>& memory, int64_t t, T* scratch) const;
@@ -123,7 +128,7 @@ class Blocks {
   void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
   void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh,
                       const Adapted& with);
-  // Of gate, up and down.
+  // The adapters of gate, up and down.
   using MlpAdapters = std::array<Adapted, 3>;
   MlpAdapters mlp_adapters(const AdapterMemory<T>& memory, int64_t t, T* scratch) const;
   void up_forward(const T* unit, const T* h, int64_t n, T* inner, const MlpAdapters& with);
@@ -174,6 +179,7 @@ class Blocks {
   const Queue& queue_;
   bool deterministic_;
   LayerOffsets at_;
+  std::vector<AdapterShape> adapter_shapes_;
   RopeTable rope_;
   std::optional<FirstRows> first_rows_;  // with experts
 };

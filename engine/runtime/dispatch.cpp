@@ -101,7 +101,7 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
 
 std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
   assert(op.kind == OpKind::adamw);
-  const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "m")]) / 4;
+  const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "grads")]) / 4;
   const int64_t begin = first_of_shard(p, shard);
   std::vector<Update> updates;
   for (const ParameterTensor& tensor : units_[op.index].tensors) {

@@ -18,6 +18,7 @@
 #include "engine/runtime/heads.h"
 #include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
+#include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "planner/program/program.h"
 
@@ -373,6 +374,12 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                               b.whole<E>("dx") + row * model.hidden, own_run,
                               first_token_of_run(p, run), b.whole<F>("grads"));
       }
+      return true;
+    }
+    case OpKind::dequantize: {
+      const BoundOp<OpKind::dequantize> b(p, op, pointers);
+      const Nf4Layout layout(step.units()[static_cast<size_t>(index)], sizeof(E));
+      blocks.dequantize(b.whole<std::byte>("source"), layout, b.whole<E>("params"));
       return true;
     }
     case OpKind::add: {

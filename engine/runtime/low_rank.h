@@ -7,7 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "models/adapters.h"
 
@@ -25,11 +25,12 @@ struct AdapterMemory {
 template <class T, class Products>
 class LowRank {
  public:
-  LowRank(const Products& products, const ModelSpec& model, Projection projection,
-          const AdapterMemory<T>& memory)
+  /// `shapes`: adapter_shapes() of the model.
+  LowRank(const Products& products, const ModelSpec& model, std::span<const AdapterShape> shapes,
+          Projection projection, const AdapterMemory<T>& memory)
       : products_(products) {
     if (memory.parameters == nullptr) return;
-    for (const AdapterShape& shape : adapter_shapes(model)) {
+    for (const AdapterShape& shape : shapes) {
       if (shape.projection != projection) continue;
       in_ = shape.in;
       rank_ = model.adapters->rank;

@@ -1,11 +1,13 @@
 #include "planner/cost/work.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "models/adapters.h"
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/key_window.h"
+#include "planner/program/moment_format.h"
 
 namespace longspan {
 namespace {
@@ -693,6 +695,15 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(own, 0);
       add.elementwise(Kernel::norm_backward, own, d);
       break;
+    case OpKind::dequantize: {  // read once, and written
+      const bool of_experts = shape.tensor == Tensor::nf4_experts;
+      const double bytes =
+          unit_bytes() +
+          static_cast<double>(
+              bytes_of_kind[of_experts ? Tensor::params_experts : Tensor::params_layer]);
+      add.whole(Kernel::pass, {bytes, 1, 1}, bytes);
+      break;
+    }
     case OpKind::zero:
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::zero, unit_count(), 1);
@@ -701,10 +712,15 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::sumsq, unit_count(), 1);
       break;
-    case OpKind::adamw:
-      add.tiles(unit_count(), 0);
-      add.elementwise(shape.on_host ? Kernel::adamw_host : Kernel::adamw, unit_count(), 1);
+    case OpKind::adamw: {
+      // Its rate is that of float32 moments; narrower ones move fewer bytes.
+      const double share = update_bytes(p.strategy.moments) / update_bytes(MomentFormat::float32);
+      const auto count =
+          std::max<int64_t>(1, std::llround(share * static_cast<double>(unit_count())));
+      add.tiles(count, 0);
+      add.elementwise(shape.on_host ? Kernel::adamw_host : Kernel::adamw, count, 1);
       break;
+    }
     case OpKind::copy_h2d:
       add.whole(Kernel::copy_h2d, {unit_bytes(), 1, 1}, unit_bytes());
       break;

@@ -33,7 +33,7 @@ struct Seconds {
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
   double kv_shift, dkv_shift;
   double tokens_gather, tokens_scatter;  // of a tensor group
-  std::array<double, kUnitKinds> adamw, adamw_host, sum_of_squares, parameters_gather,
+  std::array<double, kUnitKinds> dequantize, adamw, adamw_host, sum_of_squares, parameters_gather,
       gradients_reduce;  // by unit kind
 };
 
@@ -318,6 +318,8 @@ void Bounds::State::fill(Table& t) {
     const auto unit = [&](Tensor first) {
       return static_cast<Tensor>(static_cast<int>(first) + kind);
     };
+    const Tensor in_4_bits = unit(Tensor::nf4_embedding);
+    if (t.program.bytes[in_4_bits] > 0) all.dequantize[kind] = of(OpKind::dequantize, in_4_bits);
     const Tensor gradient = unit(sharded ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
     const bool gathers = sharded && parallel.zero == 3;
     if (!trains(request.model, static_cast<UnitKind>(kind))) {
@@ -675,7 +677,10 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
       if (kind != 2) busy[stream] += steps_again * n * seconds;
     };
     if (f.gathers) use(comm, one.parameters_gather[kind]);
-    if (s.parameters != Tier::device) {
+    if (t.program.bytes[static_cast<Tensor>(at(nf4_embedding))] > 0) {
+      use(Stream::compute, one.dequantize[kind]);
+      if (s.parameters != Tier::device) use(Stream::h2d, one.h2d[at(nf4_embedding)]);
+    } else if (s.parameters != Tier::device) {
       use(Stream::h2d, one.h2d[at(f.gathers ? params_embedding_shard : params_embedding)]);
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);

@@ -54,6 +54,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
                                        request.model.adapters ? f.layers : 0};
+  // The parameters of a layer that are loaded while it runs.
+  const auto loaded_of_layer = [&](bool loads) {
+    int64_t sum = 0;
+    for (const int kind : {1, 3, 4}) {
+      if (loads || unit(nf4_embedding, kind) > 0) sum += unit(params_embedding, kind);
+    }
+    return sum;
+  };
   // The units of a layer, of any state.
   const auto of_layer = [&](Tensor first) {
     return unit(first, 1) + unit(first, 3) + unit(first, 4);
@@ -65,8 +73,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   int64_t gradients = 0;  // of all units, when complete
   for (int kind = 0; kind < kUnitKinds; ++kind) {
     const int64_t n = of_kind[kind];
-    persistent[static_cast<int>(s.parameters)] +=
-        n * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+    const bool in_4_bits = unit(nf4_embedding, kind) > 0;
+    persistent[static_cast<int>(s.parameters)] += n * unit(in_4_bits   ? nf4_embedding
+                                                           : f.gathers ? params_embedding_shard
+                                                                       : params_embedding,
+                                                           kind);
     if (half) {
       persistent[update] += n * unit(master_embedding, kind);
     } else if (update != static_cast<int>(s.parameters) &&
@@ -141,7 +152,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       waits += before * of_layer(waiting);
       if (!tied) waits += unit(waiting, 0);
     }
-    sum[0] += of_layer(grads_embedding) + (loads ? of_layer(params_embedding) : 0);
+    sum[0] += of_layer(grads_embedding) + loaded_of_layer(loads);
 
     // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;

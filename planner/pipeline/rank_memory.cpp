@@ -36,8 +36,14 @@ TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_
       sum[static_cast<int>(tier)] += bytes[unit_tensor(first, static_cast<UnitKind>(unit))];
     }
   };
-  add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
-      s.parameters);
+  const Tensor held =
+      sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding;
+  for (const int unit : units) {
+    const auto kind = static_cast<UnitKind>(unit);
+    const int64_t in_4_bits = bytes[unit_tensor(Tensor::nf4_embedding, kind)];
+    sum[static_cast<int>(s.parameters)] +=
+        in_4_bits > 0 ? in_4_bits : bytes[unit_tensor(held, kind)];
+  }
   if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
   add(Tensor::adam_m_embedding, s.optimizer);
   add(Tensor::adam_v_embedding, s.optimizer);

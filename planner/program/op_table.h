@@ -265,6 +265,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"rows", r, gradient}, {"all", rw, gradient}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
+    // A unit's parameters from 4 bits, before each use.
+    tensor_row(OpKind::dequantize, "dequantize", elementwise, compute,
+               {{"source", r, nf4s}, {"params", w, {params_layer, params_experts}}}),
     // Adds what other ranks have computed: gradients of a ring or of shared attention, what shares
     // of a cut vocabulary give, or a tensor group's gradient of an input without a norm.
     tensor_row(OpKind::add, "add", elementwise, compute,

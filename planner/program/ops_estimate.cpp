@@ -59,6 +59,7 @@ class Counter {
     const auto of_layer = [&](int64_t layer, int64_t of_kind, const LayerRun& kind) {
       const bool attends = kind.attention;
       // The loads of a layer, of which the experts' are of another unit.
+      quantized_units_ = model_.nf4 ? (kind.experts ? 2 : 1) : 0;
       units_of_layer_ = (kind.experts ? 2 : 1) + (model_.adapters ? 1 : 0);
       Policies saved = policies_of(s_, layer, of_kind);
       if (kind.backward == LayerBackward::none) {
@@ -86,6 +87,7 @@ class Counter {
       if (kind.experts) experts += static_cast<double>(kind.layers);
     }
     units_of_layer_ = 1;
+    quantized_units_ = 0;
     const bool has_table =
         boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings);
     units += boundary_.has_loss && !model_.frozen_head ? 1 : 0;
@@ -168,7 +170,8 @@ class Counter {
   }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
-    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0));
+    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0)) +
+           quantized_units_;
   }
 
   // --- attention of the first chunks, or of all
@@ -348,6 +351,7 @@ class Counter {
   double separate_norm_ = 0, norms_outputs_ = 0;
   bool norms_inputs_ = true;
   double units_of_layer_ = 1;
+  double quantized_units_ = 0;  // of a layer: those that are restored from 4 bits
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
   int64_t own_ = 0;                                              // ring position
   KeyWindow window_;                                             // of the kind that is counted

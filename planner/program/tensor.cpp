@@ -6,8 +6,10 @@
 
 #include "base/units.h"
 #include "models/adapters.h"
+#include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "models/training.h"
+#include "planner/program/moment_format.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -108,6 +110,11 @@ std::string_view name_of(Tensor tensor) {
                                                "grads head",
                                                "grads experts",
                                                "grads adapters",
+                                               "nf4 embedding",
+                                               "nf4 layer",
+                                               "nf4 head",
+                                               "nf4 experts",
+                                               "nf4 adapters",
                                                "tokens_all",
                                                "documents",
                                                "k_all",
@@ -181,7 +188,10 @@ bool is_own(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].own; }
 bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].scattered; }
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
-bool is_state(Tensor tensor) { return tensor <= Tensor::grads_adapters_shard; }
+bool is_state(Tensor tensor) { return tensor <= Tensor::nf4_adapters; }
+bool is_nf4(Tensor tensor) {
+  return tensor >= Tensor::nf4_embedding && tensor <= Tensor::nf4_adapters;
+}
 bool is_parameters(Tensor tensor) {
   return tensor <= Tensor::params_adapters ||
          (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_adapters_shard);
@@ -304,15 +314,23 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   }
   set_units(params_embedding, elements, element);
   set_units(params_embedding_shard, shard, element);
+  if (model.nf4) {
+    const auto [plain_of_layer, plain_of_experts] = plain_elements(model);
+    at(nf4_layer) = nf4_bytes(layer - plain_of_layer, plain_of_layer, element);
+    at(nf4_experts) =
+        nf4_bytes(experts_elements(model) - plain_of_experts, plain_of_experts, element);
+  }
   // Frozen units have no other state.
   for (int i = 0; i < kUnitKinds; ++i) {
     if (!trains(model, static_cast<UnitKind>(i))) elements[i] = shard[i] = 0;
   }
   set_units(grads_embedding, elements, f32);
-  for (const Tensor first :
-       {master_embedding, adam_m_embedding, adam_v_embedding, grads_embedding_shard}) {
+  for (const Tensor first : {master_embedding, grads_embedding_shard}) {
     set_units(first, shard, f32);
   }
+  Units moments{};
+  for (int i = 0; i < kUnitKinds; ++i) moments[i] = moment_bytes(strategy.moments, shard[i]);
+  for (const Tensor first : {adam_m_embedding, adam_v_embedding}) set_units(first, moments, 1);
 
   const Workspaces ws = workspaces(model, lengths, strategy, dtype, compute_capability);
   at(ws_qkv_forward) = ws.qkv_forward;

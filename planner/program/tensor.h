@@ -71,6 +71,11 @@ enum class Tensor : uint8_t {
   grads_head_shard,
   grads_experts_shard,
   grads_adapters_shard,
+  nf4_embedding,
+  nf4_layer,
+  nf4_head,
+  nf4_experts,
+  nf4_adapters,  // frozen parameters in 4 bits; of layers and experts alone
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
   documents,   // int32 [S] where each token's document begins, in the whole sequence
@@ -160,6 +165,8 @@ bool is_scattered(Tensor);
 bool holds_all_groups(Tensor);
 /// Parameters, gradients and optimizer state, whole or a shard.
 bool is_state(Tensor);
+/// Parameters in 4 bits.
+bool is_nf4(Tensor);
 /// Parameters in compute dtype, as kernels read them; whole or a shard.
 bool is_parameters(Tensor);
 /// Gradients of parameters, whole or a shard.

@@ -43,6 +43,7 @@ inline constexpr TensorSet of_attention{q,         k,     v,           o,  o_hea
 inline constexpr TensorSet shared{h_own, sum_own, vocabulary_terms, vocabulary_gradient};
 inline constexpr TensorSet all_params{params_embedding, params_layer, params_head, params_experts,
                                       params_adapters};
+inline constexpr TensorSet nf4s{nf4_layer, nf4_experts};
 inline constexpr TensorSet all_grads{grads_embedding, grads_layer, grads_head, grads_experts,
                                      grads_adapters};
 inline constexpr TensorSet param_shards{params_embedding_shard, params_layer_shard,

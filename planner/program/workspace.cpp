@@ -68,6 +68,29 @@ int64_t experts_elements(const ModelSpec& m) {
   return m.mlp_bias ? matrices + mul(e.count, inner + m.hidden) : matrices;
 }
 
+std::array<int64_t, 2> plain_elements(const ModelSpec& m) {
+  const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
+  const int64_t norms = m.norm_placement == NormPlacement::both ? 2 * norm : norm;
+  int64_t layer = norms, experts = 0;
+  if (m.attention) {
+    layer += norms;
+    if (m.qkv_bias) layer += m.attention_width() + 2 * m.kv_width();
+    if (m.qk_norm) {
+      layer += m.qk_norm_of_token ? m.attention_width() + m.kv_width() : 2 * m.head_dim;
+    }
+    if (m.attention_sinks) layer += m.heads;
+    if (m.attention_out_bias) layer += m.hidden;
+  }
+  if (m.experts) {
+    const Experts& e = *m.experts;
+    layer += (e.router_bias ? e.count : 0) + (e.selection_bias ? e.count : 0);
+    if (m.mlp_bias) experts = e.count * ((m.gated() ? 2 * e.ffn : e.ffn) + m.hidden);
+  } else if (m.mlp_bias) {
+    layer += (m.gated() ? 2 * m.ffn : m.ffn) + m.hidden;
+  }
+  return {layer, experts};
+}
+
 int64_t routing_width(const Experts& e) {
   // A multiple of 16 bytes.
   return round_up(e.count + 5 * e.active + 2, 4);

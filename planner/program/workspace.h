@@ -15,6 +15,9 @@ namespace longspan {
 std::array<int64_t, 3> unit_elements(const ModelSpec& model);
 /// Elements of the unit of a layer's experts; 0 without experts. Likewise equal by a test.
 int64_t experts_elements(const ModelSpec& model);
+/// Elements of a layer, and of its experts, that are in no matrix: norms and biases. Likewise
+/// equal.
+std::array<int64_t, 2> plain_elements(const ModelSpec& model);
 /// Elements of each that all ranks of a tensor group replicate; `model` may be that of any rank.
 /// Equal to replicated_in_layer() by a test.
 std::array<int64_t, 3> replicated_elements(const ModelSpec& model);

@@ -200,6 +200,16 @@ constexpr auto kChecks = std::to_array<Check>({
                                 q.model.name),
                     "set tensor to 1"};
      }},
+    {Rule::combination, "parallel.zero",
+     [](const Question& q) {
+       return !q.model.nf4 ||
+              (q.mesh().tensor == 1 && (q.mesh().shards() == 1 || q.mesh().zero < 3));
+     },
+     [](const Question& q) {
+       return Words{
+           fmt::format("weights in 4 bits are whole on every rank, those of {}", q.model.name),
+           "set zero to 2 or less, and tensor to 1"};
+     }},
     {Rule::combination, "parallel.tensor",
      [](const Question& q) { return q.mesh().tensor == 1 || !q.model.adapters; },
      [](const Question& q) {

@@ -198,8 +198,14 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     if (own[unit] < 0) continue;
     const BufferId parameters = p.parameters[own[unit]];
     std::vector<float>& values = outcome.parameters[unit];
-    values.resize(p.bytes_of(parameters) / 4);
-    executor.read(parameters, values.data());
+    if (is_nf4(p.buffers[parameters].tensor)) {
+      std::vector<std::byte> bytes(p.bytes_of(parameters));
+      executor.read(parameters, bytes.data());
+      for (const std::byte byte : bytes) values.push_back(static_cast<float>(byte));
+    } else {
+      values.resize(p.bytes_of(parameters) / 4);
+      executor.read(parameters, values.data());
+    }
     if (waits || p.adam_m[own[unit]] < 0) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
     const double norm =
@@ -355,6 +361,9 @@ ModelSpec small_gpt_oss() {
 }
 
 ModelSpec in_runs(ModelSpec model, int64_t variant) {
+  // Some layers do not have projections that others have, so none is adapted.
+  if (model.adapters) model = wholly_trained(model);
+  model.backward = LayerBackward::weights;
   const int64_t f = model.ffn;
   const std::vector<LayerRun> variants[kLayerVariants] = {
       {{1, true, f, 1}, {1, false, f, 1}, {2, true, f, 1}},
@@ -488,6 +497,11 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
 }
 
 }  // namespace
+
+void add_formats(StepCase& step, uint64_t seed) {
+  step.strategy.moments = static_cast<MomentFormat>(seed / 2 % 3);
+  step.model.nf4 = step.model.adapters && seed % 3 > 0;
+}
 
 StepCase random_case(uint64_t seed) {
   return random_case_of({small_gpt(), small_llama(), small_qwen()}, seed);

@@ -79,6 +79,8 @@ ModelSpec small_olmo();
 /// Layers that attend to a window, and rotate differently or not, around one that does not; all
 /// have sinks.
 ModelSpec in_windows(ModelSpec model, int64_t window);
+/// Other formats of moments, and of frozen weights, which the CPU backend alone has.
+void add_formats(StepCase& step, uint64_t seed);
 /// With adapters of some projections, by chance.
 ModelSpec adapted(ModelSpec model, uint64_t seed);
 /// With some parts frozen, by chance.

@@ -98,6 +98,7 @@ StepRequest random_request(uint64_t seed) {
     if (pick(4) == 0) m.attention_scale = 0.3;
   }
   add_features(seed, request);
+  s.moments = static_cast<MomentFormat>(seed % 7 < 4 ? 0 : seed % 7 - 4);
   if (seed % 3 == 0 && m.gated()) {
     Experts e;
     e.count = 2 + pick(9);
@@ -119,6 +120,7 @@ StepRequest random_request(uint64_t seed) {
     for (size_t i = 0; i < (m.experts ? 4 : kProjections); ++i) adapters.on[i] = pick(2) == 0;
     adapters.on[m.experts ? 3 : 6] = true;
     m = with_adapters(m, adapters);
+    m.nf4 = seed % 2 == 0;
   }
   return request;
 }
@@ -126,6 +128,7 @@ StepRequest random_request(uint64_t seed) {
 void whole(ModelSpec& model) {
   model.backward = LayerBackward::weights;
   model.adapters.reset();
+  model.nf4 = false;
 }
 
 void pass_back(StepRequest& request) {

@@ -501,7 +501,15 @@ class StepLowering {
   void update(int unit, BufferId norm = -1);
   bool sharded() const { return parallel_.shards() > 1; }
   bool gathers_parameters() const { return sharded() && parallel_.zero == 3; }
-  bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }
+  bool parameters_stay(int unit) const {
+    return s_.parameters == Tier::device && !gathers_parameters() && !is_quantized(unit);
+  }
+  /// Whether the unit is stored in 4 bits, and restored before each use.
+  bool is_quantized(int unit) const {
+    const UnitKind kind = kind_of_unit(unit);
+    return program_.model.nf4 && (kind == UnitKind::layer || kind == UnitKind::experts);
+  }
+  void restore_parameters(int unit);
 
   // --- small helpers
   bool attends(int layer) const {

@@ -156,8 +156,9 @@ void StepLowering::create_states() {
   for (int unit = 0; unit < n; ++unit) {
     trained_units_.push_back(is_trained(unit));
     if (!has_unit(unit)) continue;
-    parameter_homes_[unit] = persistent(home, unit, s_.parameters);
-    if (parameters_stay()) working_[unit] = parameter_homes_[unit];
+    parameter_homes_[unit] =
+        persistent(is_quantized(unit) ? Tensor::nf4_embedding : home, unit, s_.parameters);
+    if (parameters_stay(unit)) working_[unit] = parameter_homes_[unit];
     if (!trains(unit)) {
       masters_[unit] = parameter_homes_[unit];
       continue;
@@ -192,11 +193,26 @@ bool StepLowering::is_trained(int unit) const {
 
 BufferId StepLowering::parameters(int unit) {
   prefetch_parameters(unit);
+  if (working_[unit] < 0) restore_parameters(unit);
   return working_[unit];
 }
 
+// It is a compute op, which nothing overlaps, so it is done right before the use.
+void StepLowering::restore_parameters(int unit) {
+  const int layer = layer_of_unit(unit);
+  const BufferId home = parameter_homes_[unit];
+  const bool on_host = s_.parameters == Tier::host;
+  const Tensor tensor = of_unit(Tensor::nf4_embedding, unit);
+  const BufferId source = on_host ? device(tensor, layer, unit) : home;
+  if (on_host) builder_.copy(home, source, true);
+  working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
+  builder_.compute(shape(OpKind::dequantize, tensor), layer, unit,
+                   {in(source), out(working_[unit])});
+  if (on_host) builder_.release(source);
+}
+
 void StepLowering::prefetch_parameters(int unit) {
-  if (working_[unit] >= 0) return;
+  if (working_[unit] >= 0 || is_quantized(unit)) return;
   const int layer = layer_of_unit(unit);
   working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
   if (!gathers_parameters()) {
@@ -214,7 +230,7 @@ void StepLowering::prefetch_parameters(int unit) {
 }
 
 void StepLowering::release_parameters(int unit) {
-  if (parameters_stay() || working_[unit] < 0) return;
+  if (parameters_stay(unit) || working_[unit] < 0) return;
   builder_.release(working_[unit]);
   working_[unit] = -1;
 }
