@@ -16,6 +16,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/training_flags.h"
 #include "frameworks/prediction_interval.h"
 #include "models/catalog.h"
 #include "planner/plan/pipeline_plan.h"
@@ -29,6 +30,7 @@ struct MaxSeqFlags {
   std::string model;
   HardwareFlags hardware;
   QuestionFlags question;
+  TrainingFlags training;
   std::string strategy = "all";
   std::string granularity = "256";
   std::string output;
@@ -188,9 +190,12 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
 int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = flags.question.packed(load_model(flags.model));
+  const ModelSpec model = flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
+    if (const char* given = flags.training.given()) {
+      throw bad_input("{}: about plans of Longspan's engine; leave it out with --on", given);
+    }
     if (!flags.question.documents.empty()) {
       throw bad_input("--documents: of Longspan's engine; leave it out with --on");
     }
@@ -272,6 +277,7 @@ void add_max_seq(Verb& program) {
   verb.add_option("--model", flags->model,
                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       .required();
+  flags->training.add_to(verb);
   flags->hardware.add_to(verb);
   verb.add_option("--strategy", flags->strategy,
                   "A preset, auto (the whole space of knobs), or all");

@@ -18,6 +18,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/training_flags.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/alternative.h"
@@ -34,6 +35,7 @@ struct PlanFlags {
   std::string model;
   HardwareFlags hardware;
   QuestionFlags question;
+  TrainingFlags training;
   std::string sequences;
   int64_t max_gpus = 0;  // 0: not given
   std::string min_gpus_for;
@@ -285,6 +287,7 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
     print("documents", documents_text(plan.model.documents) + "; pairs are expected ones");
   }
   print("positions", extended_positions_text(model, plan));
+  print("trained", trained_text(model));
   print("model", only_planned_text(model));
   print("not run", why_not_run(plan));
 }
@@ -340,7 +343,7 @@ void print_text(const PlanFlags& flags, const ModelSpec& model, const Sweep& fou
 int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = flags.question.packed(load_model(flags.model));
+  const ModelSpec model = flags.training.apply(flags.question.packed(load_model(flags.model)));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :
@@ -355,6 +358,9 @@ int run(const PlanFlags& flags, bool json) {
           {"chunk", !flags.question.chunk.empty()},
           {"documents", !flags.question.documents.empty()},
           {"early-update", flags.question.early_update},
+          {"freeze", !flags.training.freeze.empty()},
+          {"lora", flags.training.lora_rank > 0},
+          {"nf4", flags.training.nf4},
           {"max-gpus", flags.max_gpus > 0},
           {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
       if (given) {
@@ -437,6 +443,7 @@ void add_plan(Verb& program) {
   verb.add_option("--model", flags->model,
                   "Model: a catalog name, a YAML file, or a Hugging Face config.json or folder")
       .required();
+  flags->training.add_to(verb);
   flags->hardware.add_to(verb);
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");

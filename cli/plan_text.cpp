@@ -51,6 +51,8 @@ std::string states_text(const Strategy& s) {
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", states,
                         name_of(static_cast<Tier>(tier)));
   }
+  if (s.moments != MomentFormat::float32)
+    text += fmt::format("; moments in {}", name_of(s.moments));
   return text;
 }
 
@@ -220,6 +222,7 @@ void print_knobs(const Plan& plan) {
                   s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
   wide_line("tiles", group_text("tiles", s));
   wide_line("states", group_text("states", s));
+  if (s.moments != MomentFormat::float32) wide_line("moments", std::string(name_of(s.moments)));
   if (s.early_update) {
     wide_line("update", "during the backward, clipped by the gradient norm of the step before");
   }

@@ -32,6 +32,8 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   verb.add_flag("--extend-positions", extend_positions,
                 "Lengthen a table of learned positions that is shorter than the sequence");
   add_deterministic_flag(verb, deterministic);
+  verb.add_option("--moments", moments, "Format of AdamW's moments")
+      .one_of({"float32", "bfloat16", "int8"});
   verb.add_flag(
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
@@ -60,6 +62,9 @@ void QuestionFlags::load(QuestionOptions& options) const {
     options.time.tokens_per_second = parse_rate(min_tokens_per_second, "--min-tokens-per-second");
   }
   options.deterministic = deterministic;
+  options.moments = moments == "int8"       ? MomentFormat::int8
+                    : moments == "bfloat16" ? MomentFormat::bfloat16
+                                            : MomentFormat::float32;
   options.early_update = early_update;
   options.extend_positions = extend_positions;
 }

@@ -16,6 +16,7 @@ struct QuestionFlags {
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
+  std::string moments = "float32";
   bool early_update = false;
   bool extend_positions = false;
 

@@ -25,6 +25,7 @@
 #include "cli/text.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
+#include "engine/train/adapter_files.h"
 #include "engine/train/machine_backend.h"
 #include "engine/train/states.h"
 #include "engine/train/trainer.h"
@@ -47,6 +48,7 @@ struct RunFlags {
   std::string documents;             // lengths, in their order
   std::optional<int64_t> separator;  // the last token of a document
   std::string weights;
+  std::string adapters, save_adapters;  // folders
   std::string checkpoint;
   int64_t checkpoint_every = 0;
   std::string resume;
@@ -125,6 +127,13 @@ void check(const RunFlags& flags) {
   if (flags.threads < 0) throw bad_input("--threads: expected >= 0, got {}", flags.threads);
   if (!flags.weights.empty() && !flags.resume.empty()) {
     throw bad_input("--weights and --resume exclude each other: a checkpoint holds the weights");
+  }
+  if (const std::filesystem::path folder = flags.save_adapters;
+      std::filesystem::exists(folder) && !std::filesystem::is_directory(folder)) {
+    throw bad_input("--save-adapters: {} is a file; expected a folder", flags.save_adapters);
+  }
+  if (!flags.adapters.empty() && !flags.resume.empty()) {
+    throw bad_input("--adapters and --resume exclude each other: a checkpoint holds the adapters");
   }
   if (flags.separator && !flags.documents.empty()) {
     throw bad_input("--documents and --separator both say where documents end; leave one out");
@@ -429,6 +438,11 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     if (context.is_leader()) check_outputs(flags);
     tokens = open_data(flags, plan);
     if (!flags.weights.empty()) check_weights(plan.model, flags.weights);
+    if (!flags.adapters.empty()) check_adapters(plan.model, flags.adapters);
+    if (!flags.save_adapters.empty() && !plan.model.adapters) {
+      throw bad_input("--save-adapters: {} has no adapters; make the plan with --lora",
+                      plan.model.name);
+    }
   });
   check_same_on_all(flags, context, plan);
   // Must follow the checks, because trainers of several ranks exchange messages.
@@ -446,6 +460,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     }
     trainer = std::make_unique<Trainer>(plan, flags.training, tokens, options);
     if (!flags.weights.empty()) trainer->load_weights(flags.weights);
+    if (!flags.adapters.empty()) trainer->load_adapters(flags.adapters);
     if (!flags.resume.empty()) {
       trainer->resume(flags.resume);
       if (trainer->steps_done() >= flags.training.steps) {
@@ -488,6 +503,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   // continues alone.
   const bool traced = !flags.trace.empty() && (!outcome.lost || context.comm.size() == 1);
   const std::string trace = traced ? trace_of_all(context, *trainer) : "";
+  if (!outcome.lost && !flags.save_adapters.empty()) trainer->save_adapters(flags.save_adapters);
   if (context.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();
   const std::string last = outcome.stopped_early ? early_checkpoint(flags) : flags.checkpoint;
   if (!outcome.lost && !last.empty()) save(*trainer, last, outcome);
@@ -509,6 +525,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   } else {
     print_outcome(flags, plan, *trainer, recorder, outcome, taken);
     if (!flags.trace.empty()) say("Wrote {} (the last step)\n", flags.trace);
+    if (!flags.save_adapters.empty()) say("Wrote {} (adapters)\n", flags.save_adapters);
   }
 }
 
@@ -538,6 +555,9 @@ void add_run(Verb& program) {
   verb.add_option("--separator", flags->separator, "The token id that ends a document of the data")
       .within(0, int64_t{1} << 31);
   verb.add_option("--weights", flags->weights, "Initial weights: a Hugging Face folder or file");
+  verb.add_option("--adapters", flags->adapters, "Initial adapters: a folder in peft's format");
+  verb.add_option("--save-adapters", flags->save_adapters,
+                  "A folder for the adapters at the end, in peft's format");
   verb.add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
   verb.add_option("--checkpoint-every", flags->checkpoint_every,
                   "Steps between checkpoints; 0: only at the end");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "models/catalog.h"
+#include "models/training.h"
 
 namespace longspan {
 namespace {
@@ -219,7 +220,8 @@ bool describes(const OrderedJson& config, const ModelSpec& model) {
 
 }  // namespace
 
-std::string write_hf_config(const ModelSpec& model) {
+std::string write_hf_config(const ModelSpec& trained) {
+  const ModelSpec model = wholly_trained(trained);  // a config does not say what is trained
   validate(model, "model " + model.name);
   if (is_gpt2(model)) return gpt2_config(model).dump(2) + "\n";
   for (const WrittenFamily& family : kWrittenFamilies) {

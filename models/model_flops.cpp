@@ -1,5 +1,7 @@
 #include "base/error.h"
+#include "models/adapters.h"
 #include "models/model_spec.h"
+#include "models/training.h"
 
 namespace longspan {
 
@@ -46,6 +48,18 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   ModelFlops flops;
   flops.dense_forward = 2 * s * layers * (projections + mlp);
   flops.attention_forward = 2 * pairs * attends * of_pair * layers;  // scores, values: A MACs each
+  const double products = model.backward == LayerBackward::weights  ? 2
+                          : model.backward == LayerBackward::inputs ? 1
+                                                                    : 0;
+  flops.dense_backward = products * flops.dense_forward;
+  flops.attention_backward = products > 0 ? 2 * flops.attention_forward : 0;
+  double adapters = 0;
+  for (const AdapterShape& adapter : adapter_shapes(model)) {
+    adapters += static_cast<double>(adapter.in + adapter.out);
+  }
+  if (model.adapters) adapters *= 2 * s * layers * static_cast<double>(model.adapters->rank);
+  flops.dense_forward += adapters;
+  flops.dense_backward += 2 * adapters;
   return flops;
 }
 
@@ -64,22 +78,30 @@ double causal_pairs(int64_t sequence, int64_t window) {
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   if (sequence < 1) throw bad_input("sequence: expected a whole number > 0, got {}", sequence);
   ModelFlops flops;
+  const auto add = [&](const ModelFlops& part) {
+    flops.dense_forward += part.dense_forward;
+    flops.attention_forward += part.attention_forward;
+    flops.dense_backward += part.dense_backward;
+    flops.attention_backward += part.attention_backward;
+  };
   for (const LayerRun& kind : layer_kinds(model)) {  // fewer than runs, where kinds alternate
     const ModelFlops part =
         layer_flops(model_of_run(model, kind), tokens_of_run(kind, sequence), causal);
-    flops.dense_forward += part.dense_forward;
-    flops.attention_forward += part.attention_forward;
+    add(part);
   }
   const auto s = static_cast<double>(sequence), hidden = static_cast<double>(model.hidden);
   const double logits = 2 * s * hidden * static_cast<double>(model.vocab);
   flops.dense_forward += logits;
+  flops.dense_backward += (trains_output(model) ? 2 : 1) * logits;
   if (model.next_token_layers > 0) {
     const auto layers = static_cast<double>(model.next_token_layers);
     LayerRun run = layer_runs(model).back();
     run.layers = model.next_token_layers;
     const ModelFlops part = layer_flops(model_of_run(model, run), sequence, causal);
-    flops.dense_forward += part.dense_forward + layers * (logits + 4 * s * hidden * hidden);
-    flops.attention_forward += part.attention_forward;
+    add(part);
+    const double more = layers * (logits + 4 * s * hidden * hidden);
+    flops.dense_forward += more;
+    flops.dense_backward += 2 * more;
   }
   return flops;
 }

@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "models/adapters.h"
 #include "models/model_check.h"
+#include "models/training.h"
 
 namespace longspan {
 namespace {
@@ -174,6 +176,67 @@ std::optional<ModelProblem> find_latent_problem(const ModelSpec& model) {
                                               model.heads, model.kv_heads)};
 }
 
+std::optional<ModelProblem> find_adapters_problem(const ModelSpec& model) {
+  const Adapters& a = *model.adapters;
+  if (auto problem = check_count({"adapters.rank", a.rank, kMaxHidden})) return problem;
+  if (auto problem = check_positive({"adapters.alpha", a.alpha})) return problem;
+  const bool gpt2 = model.activation == Activation::gelu && model.positions == Positions::learned;
+  if (gpt2 || model.fused_projections || model.latent) {
+    return ModelProblem{"adapters",
+                        "only for models whose q, k, v, gate and up are matrices of "
+                        "their own"};
+  }
+  using enum Projection;
+  const bool of_mlp = a.has(gate) || a.has(up) || a.has(down);
+  const std::vector<LayerRun> runs = layer_runs(model);
+  const bool experts =
+      std::any_of(runs.begin(), runs.end(), [](const LayerRun& run) { return run.experts; });
+  if (of_mlp && experts) {
+    return ModelProblem{"adapters",
+                        "experts cannot have them yet; expected q_proj, k_proj, v_proj "
+                        "and o_proj alone"};
+  }
+  for (const LayerRun& run : runs) {
+    if (adapter_elements(model_of_run(model, run)) > 0) continue;
+    return ModelProblem{"adapters", "some layers have none of these projections"};
+  }
+  return std::nullopt;
+}
+
+std::optional<ModelProblem> find_training_problem(const ModelSpec& model) {
+  using enum LayerBackward;
+  bool before = !model.frozen_embedding;  // whether anything before the layer is trained
+  bool trained = before || !model.frozen_head;
+  for (const LayerRun& run : layer_runs(model)) {
+    if (model.adapters && run.backward != inputs) {
+      return ModelProblem{"backward",
+                          "layers with adapters are frozen and pass gradients on; "
+                          "expected inputs"};
+    }
+    if (model.nf4 && run.backward == weights) {
+      return ModelProblem{"nf4",
+                          "trained layers are not stored in 4 bits; freeze all layers, or "
+                          "remove it"};
+    }
+    if (run.backward == none && (before || !model.works_on_all_tokens())) {
+      return ModelProblem{"backward",
+                          "parameters before these layers are trained; expected inputs, "
+                          "got none"};
+    }
+    before = before || run.backward != none;
+    trained = trained || run.backward == weights;
+  }
+  if (model.adapters) {
+    if (auto problem = find_adapters_problem(model)) return problem;
+    trained = true;
+  }
+  if (model.next_token_layers > 0 && is_frozen(model)) {
+    return ModelProblem{"next_token_layers", "nothing of such a model can be frozen"};
+  }
+  if (trained) return std::nullopt;
+  return ModelProblem{"backward", "all parameters are frozen; nothing is left to train"};
+}
+
 std::optional<ModelProblem> find_runs_problem(const ModelSpec& model) {
   if (model.uniform()) return std::nullopt;
   if (model.runs.front().tokens < 1 || model.runs.back().tokens < 1) {
@@ -251,6 +314,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (auto problem = find_latent_problem(model)) return problem;
   if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
+  if (auto problem = find_training_problem(model)) return problem;
   if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
   if (model.norm_offset && model.norm != Norm::rmsnorm) {
     return ModelProblem{"norm_offset", "only for norm: rmsnorm; remove it"};
@@ -300,7 +364,7 @@ int64_t parameter_count(const ModelSpec& model) {
     const int64_t layers = std::exchange(run.layers, 1);
     for (const ParameterUnit& unit : parameter_units(model_of_run(model, run))) {
       const bool layer =
-          unit.kind == ParameterUnit::Kind::layer || unit.kind == ParameterUnit::Kind::experts;
+          unit.kind != ParameterUnit::Kind::embedding && unit.kind != ParameterUnit::Kind::head;
       if (!layer && !ends) continue;
       const int64_t elements = checked_mul(trained_in(unit), layer ? layers : 1, "parameters");
       total = checked_add(total, elements, "parameters");

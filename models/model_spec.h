@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -102,6 +103,26 @@ struct LatentAttention {
 /// none.
 enum class LayerPositions { model, local, none };
 
+/// The projections of a layer, which may have adapters.
+enum class Projection { q, k, v, out, gate, up, down };
+inline constexpr int kProjections = 7;
+
+/// Low-rank adapters (LoRA, arXiv 2106.09685) of some projections, in all layers that have them. An
+/// adapted projection of x[n,in] is x W^T + scale (x A^T) B^T, for A[rank,in] and B[out,rank],
+/// which are trained; W is frozen.
+struct Adapters {
+  int64_t rank = 0;
+  double alpha = 0;
+  std::array<bool, kProjections> on{};  // by Projection
+  bool has(Projection projection) const { return on[static_cast<size_t>(projection)]; }
+  double scale() const { return alpha / static_cast<double>(rank); }
+  bool operator==(const Adapters&) const = default;
+};
+
+/// What the backward computes of a layer: gradients of its weights and of its input; of its input
+/// alone, where its weights are frozen; or nothing, where nothing before it is trained either.
+enum class LayerBackward { weights, inputs, none };
+
 /// Consecutive layers that are alike.
 struct LayerRun {
   int64_t layers = 0;
@@ -114,6 +135,7 @@ struct LayerRun {
   int64_t window = 0;    // as ModelSpec::window
   bool experts = false;  // the model's, in place of the MLP
   LayerPositions positions = LayerPositions::model;
+  LayerBackward backward = LayerBackward::weights;
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
   bool like(LayerRun other) const {
@@ -161,6 +183,12 @@ struct ModelSpec {
   /// it; it shares embedding and head.
   int64_t next_token_layers = 0;
   bool attention = true;  // false in model_of_run() for layers without it
+  // Frozen parameters (models/training.h) have neither gradients nor optimizer state.
+  bool frozen_embedding = false;
+  bool frozen_head = false;  // the final norm, and the output matrix unless it is the embedding's
+  LayerBackward backward = LayerBackward::weights;  // of all layers, unless there are runs
+  bool nf4 = false;  // weights of the layers, which are frozen, are stored in 4 bits (nf4.h)
+  std::optional<Adapters> adapters;  // of all layers; their backward is `inputs`
   /// Differences of the real model that hardly change memory or time, as a sentence. Such a model
   /// is planned as described here; the engine does not run it. Empty: no differences.
   std::string only_planned;
@@ -248,37 +276,39 @@ struct ParameterTensor {
   std::vector<std::string> expert_parts = {};
   bool trained = true;  // false: the gradient is zero, as of a router's selection_bias
   bool decays = false;  // weight decay applies (matrices, not norms and biases)
-  enum class Init { normal, residual_normal, ones, zeros } init = Init::normal;
+  enum class Init { normal, residual_normal, ones, zeros, uniform } init = Init::normal;
 };
 
 /// Tensors that are gathered, moved and updated as one contiguous piece: the embeddings, each
-/// layer without its experts, the head, and each layer's experts. Tensors are contiguous in the
-/// order of `tensors`.
+/// layer without its experts, the head, each layer's experts, and each layer's adapters. Tensors
+/// are contiguous in the order of `tensors`.
 struct ParameterUnit {
-  enum class Kind { embedding, layer, head, experts } kind = Kind::layer;
-  int64_t layer = -1;  // for layers and experts
+  enum class Kind { embedding, layer, head, experts, adapters } kind = Kind::layer;
+  int64_t layer = -1;  // for layers, experts and adapters
   std::vector<ParameterTensor> tensors;
   int64_t elements = 0;
+  bool trained = true;  // false: frozen
 };
 
 /// The units of the model: embedding, layer 0 .. L-1, head (final norm, and the output matrix
-/// unless tied), and, for each layer with experts, these. The order inside a layer is: norm1 weight
-/// [bias], q, k, v weights [A+2G, d] contiguously, [q, k, v biases], [q_norm, k_norm], out weight
-/// [d, A] [bias], [sinks [H]], norm2 weight [bias] (without attention, from norm2 on), then gated:
-/// gate, up [F, d] each, down [d, F]; GELU: up [F, d] [bias], down [d, F] [bias]. norm1 and norm2
-/// are those of the inputs of attention and MLP, or, with norms of the outputs alone, of these;
-/// with both, the norms of the outputs follow the matrices of attention and of the MLP. Latent
-/// attention has, in place of q, k and v: q_a [query_rank, d], its norm, q_b [A, query_rank] (or
-/// q), kv_a [key_rank + rotated_dim, d], the norm of key_rank, kv_b. With experts the MLP's place
-/// has the router [E, d] [bias [E]] [selection bias [E]] and the shared experts' gate, up, down
-/// [and their gate [1, d]]; the unit of experts has gate and up [E, 2F, d], [biases [E, 2F]], down
-/// [E, d, F], [biases [E, d]]. Embedding: token table [V, d] [, position table [max_positions, d]].
-/// Head: norm weight [bias], then the output matrix [V, d] unless tied_embeddings. LayerNorms have
-/// a bias. Layers that predict further tokens come last, each with norms of the embedding and of
-/// the hidden state, their product [d, 2d], a layer, and a norm; their experts, if any, follow.
-/// Models with all features of GPT-2 (learned positions, LayerNorm, GELU, no q/k norm) have GPT-2's
-/// names, where q, k and v are one tensor c_attn; all others have Llama's, or those of
-/// Experts::format.
+/// unless tied), for each layer with experts, these, and for each layer with adapters, these: of
+/// every adapted projection, in the order of Projection, A [rank, in] and B [out, rank]. The order
+/// inside a layer is: norm1 weight [bias], q, k, v weights [A+2G, d] contiguously, [q, k, v
+/// biases], [q_norm, k_norm], out weight [d, A] [bias], [sinks [H]], norm2 weight [bias] (without
+/// attention, from norm2 on), then gated: gate, up [F, d] each, down [d, F]; GELU: up [F, d]
+/// [bias], down [d, F] [bias]. norm1 and norm2 are those of the inputs of attention and MLP, or,
+/// with norms of the outputs alone, of these; with both, the norms of the outputs follow the
+/// matrices of attention and of the MLP. Latent attention has, in place of q, k and v: q_a
+/// [query_rank, d], its norm, q_b [A, query_rank] (or q), kv_a [key_rank + rotated_dim, d], the
+/// norm of key_rank, kv_b. With experts the MLP's place has the router [E, d] [bias [E]] [selection
+/// bias [E]] and the shared experts' gate, up, down [and their gate [1, d]]; the unit of experts
+/// has gate and up [E, 2F, d], [biases [E, 2F]], down [E, d, F], [biases [E, d]]. Embedding: token
+/// table [V, d] [, position table [max_positions, d]]. Head: norm weight [bias], then the output
+/// matrix [V, d] unless tied_embeddings. LayerNorms have a bias. Layers that predict further tokens
+/// come last, each with norms of the embedding and of the hidden state, their product [d, 2d], a
+/// layer, and a norm; their experts, if any, follow. Models with all features of GPT-2 (learned
+/// positions, LayerNorm, GELU, no q/k norm) have GPT-2's names, where q, k and v are one tensor
+/// c_attn; all others have Llama's, or those of Experts::format.
 std::vector<ParameterUnit> parameter_units(const ModelSpec& model);
 
 /// The units of the layers that predict further tokens, which are the last of parameter_units():
@@ -289,7 +319,7 @@ std::vector<ParameterUnit> next_token_units(const ModelSpec& model);
 /// software have all of them.
 void refuse_unplanned(const ModelSpec& model);
 
-/// The exact number of trained parameters.
+/// The exact number of parameters, frozen ones included, without constants that no model trains.
 int64_t parameter_count(const ModelSpec& model);
 /// The number of parameters that process a token: of experts only the active ones.
 int64_t active_parameter_count(const ModelSpec& model);
@@ -302,8 +332,11 @@ int64_t active_parameter_count(const ModelSpec& model);
 struct ModelFlops {
   double dense_forward = 0;      // projections, MLP or active experts, and logits
   double attention_forward = 0;  // QK^T and PV
-  /// Forward plus backward (twice the forward), without recomputation.
-  double step() const { return 3 * (dense_forward + attention_forward); }
+  // The backward without recomputation: twice the forward, but where parameters are frozen.
+  double dense_backward = 0, attention_backward = 0;
+  double step() const {
+    return dense_forward + attention_forward + dense_backward + attention_backward;
+  }
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at

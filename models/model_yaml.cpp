@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "models/adapters.h"
 #include "models/catalog.h"
 #include "models/model_check.h"
 
@@ -28,6 +29,9 @@ const Words<NormPlacement> kNormPlacements{{"input", NormPlacement::input},
 const Words<LayerPositions> kLayerPositions{{"model", LayerPositions::model},
                                             {"local", LayerPositions::local},
                                             {"none", LayerPositions::none}};
+const Words<LayerBackward> kBackwards{{"weights", LayerBackward::weights},
+                                      {"inputs", LayerBackward::inputs},
+                                      {"none", LayerBackward::none}};
 const Words<Experts::Scores> kScores{{"softmax", Experts::Scores::softmax},
                                      {"softmax_of_chosen", Experts::Scores::softmax_of_chosen},
                                      {"sigmoid", Experts::Scores::sigmoid}};
@@ -92,6 +96,15 @@ Experts read_experts(const YamlMap& yaml) {
   return e;
 }
 
+Adapters read_adapters(const YamlMap& yaml) {
+  Adapters adapters;
+  adapters.rank = yaml.whole("rank", 1);
+  adapters.alpha = yaml.real("alpha", 0);
+  adapters.on = parse_projections(yaml.text("projections"));
+  yaml.finish();
+  return adapters;
+}
+
 LatentAttention read_latent(const YamlMap& yaml) {
   LatentAttention latent;
   if (yaml.has("query_rank")) latent.query_rank = yaml.whole("query_rank", 0);
@@ -133,6 +146,9 @@ void read_runs(const YamlMap& whole, ModelSpec& model) {
     run.experts = yaml.has("experts") ? yaml.flag("experts") : model.experts.has_value();
     if (yaml.has("positions")) {
       run.positions = yaml.one_of<LayerPositions>("positions", kLayerPositions);
+    }
+    if (yaml.has("backward")) {
+      run.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
     }
     const bool fused = flag_or_false(yaml, "fused");
     if (fused && run.attention) {
@@ -208,6 +224,11 @@ ModelSpec read_model(const YamlMap& yaml) {
   model.fused_projections = flag_or_false(yaml, "fused_projections");
   model.tied_embeddings = flag_or_false(yaml, "tied_embeddings");
   if (yaml.has("only_planned")) model.only_planned = yaml.text("only_planned");
+  model.frozen_embedding = flag_or_false(yaml, "frozen_embedding");
+  model.frozen_head = flag_or_false(yaml, "frozen_head");
+  if (yaml.has("backward")) model.backward = yaml.one_of<LayerBackward>("backward", kBackwards);
+  model.nf4 = flag_or_false(yaml, "nf4");
+  if (yaml.has("adapters")) model.adapters = read_adapters(yaml.map("adapters"));
   if (yaml.has("runs")) read_runs(yaml, model);
   yaml.finish();
   if (const auto problem = find_problem(model)) throw yaml.error(problem->field, problem->what);
@@ -316,6 +337,21 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare("fused_projections", model.fused_projections, false);
   field("tied_embeddings", model.tied_embeddings);
   if (!model.only_planned.empty()) field("only_planned", model.only_planned);
+  rare("frozen_embedding", model.frozen_embedding, false);
+  rare("frozen_head", model.frozen_head, false);
+  if (model.backward != LayerBackward::weights) {
+    field("backward", word_of(kBackwards, model.backward));
+  }
+  rare("nf4", model.nf4, false);
+  if (model.adapters) {
+    std::string names = projections_text(*model.adapters);
+    std::erase(names, ' ');
+    out << YAML::Key << "adapters" << YAML::Value << YAML::Flow << YAML::BeginMap;
+    field("rank", model.adapters->rank);
+    field("alpha", exact(model.adapters->alpha));
+    field("projections", names);
+    out << YAML::EndMap;
+  }
   if (!model.uniform()) {
     out << YAML::Key << "runs" << YAML::Value << YAML::BeginSeq;
     for (const LayerRun& run : model.runs) {
@@ -328,6 +364,9 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
       if (run.experts != model.experts.has_value()) field("experts", run.experts);
       if (run.positions != LayerPositions::model) {
         field("positions", word_of(kLayerPositions, run.positions));
+      }
+      if (run.backward != LayerBackward::weights) {
+        field("backward", word_of(kBackwards, run.backward));
       }
       out << YAML::EndMap;
     }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "models/adapters.h"
 #include "models/model_spec.h"
 
 namespace longspan {
@@ -97,7 +98,10 @@ class UnitBuilder {
     vector(name + ".weight", model.hidden, model.norm_offset ? Init::zeros : Init::ones);
     if (model.norm == Norm::layernorm) bias(name, model.hidden);
   }
-  ParameterUnit take() { return std::move(unit_); }
+  ParameterUnit take(bool frozen = false) {
+    unit_.trained = !frozen;
+    return std::move(unit_);
+  }
 
  private:
   void append(ParameterTensor tensor, int64_t elements) {
@@ -218,6 +222,19 @@ ParameterUnit experts_unit(const ModelSpec& model, const Names& names, int64_t l
   unit.matrices(prefix + "down_proj", e.count, model.hidden, e.ffn, in_files.last(),
                 Init::residual_normal);
   if (biased) unit.biases(prefix + "down_proj_bias", e.count, model.hidden, false);
+  return unit.take(model.backward != LayerBackward::weights);
+}
+
+// The adapters of a layer, with peft's names after its prefix.
+ParameterUnit adapters_unit(const ModelSpec& model, const Names& names, int64_t layer) {
+  UnitBuilder unit(ParameterUnit::Kind::adapters, layer);
+  const int64_t rank = model.adapters->rank;
+  for (const AdapterShape& shape : adapter_shapes(model)) {
+    const char* part = shape.projection < Projection::gate ? "self_attn." : "mlp.";
+    const std::string name = names.layer(layer) + part + name_of(shape.projection);
+    unit.matrix(name + ".lora_A", rank, shape.in, Init::uniform);
+    unit.matrix(name + ".lora_B", shape.out, rank, Init::zeros);
+  }
   return unit.take();
 }
 
@@ -260,7 +277,7 @@ void add_layer(UnitBuilder& unit, const ModelSpec& model, const Names& names, in
 ParameterUnit layer_unit(const ModelSpec& model, const Names& names, int64_t index) {
   UnitBuilder unit(ParameterUnit::Kind::layer, index);
   add_layer(unit, model, names, index);
-  return unit.take();
+  return unit.take(model.backward != LayerBackward::weights);
 }
 
 // A layer that predicts the token after the next, without its experts.
@@ -286,7 +303,7 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   if (model.positions == Positions::learned) {
     embedding.matrix(names.positions(), model.max_positions, model.hidden);
   }
-  units.push_back(embedding.take());
+  units.push_back(embedding.take(model.frozen_embedding));
 
   int64_t layer = 0;
   for (const LayerRun& run : layer_runs(model)) {
@@ -297,13 +314,20 @@ std::vector<ParameterUnit> parameter_units(const ModelSpec& model) {
   UnitBuilder head(ParameterUnit::Kind::head, -1);
   head.norm(names.final_norm(), model);
   if (!model.tied_embeddings) head.matrix("lm_head", model.vocab, model.hidden);
-  units.push_back(head.take());
+  units.push_back(head.take(model.frozen_head));
 
   layer = 0;
   for (const LayerRun& run : layer_runs(model)) {
     const ModelSpec alike = model_of_run(model, run);
     for (int64_t i = 0; i < run.layers; ++i, ++layer) {
       if (alike.experts) units.push_back(experts_unit(alike, names, layer));
+    }
+  }
+  layer = 0;
+  for (const LayerRun& run : layer_runs(model)) {
+    const ModelSpec alike = model_of_run(model, run);
+    for (int64_t i = 0; i < run.layers && model.adapters; ++i) {
+      units.push_back(adapters_unit(alike, names, layer++));
     }
   }
   for (ParameterUnit& unit : next_token_units(model)) units.push_back(std::move(unit));

@@ -72,6 +72,9 @@ struct Blocks {
   void restore_rows(auto... args) { cpu::restore_rows(layer, args...); }
   void embed_backward(auto... args) { cpu::embed_backward(layer, args...); }
   void add(const float* part, int64_t n, float* sum) { cpu::add(*layer.pool, part, n, sum); }
+  void dequantize(const std::byte* from, const Nf4Layout& layout, float* unit) {
+    cpu::dequantize(*layer.pool, from, layout, unit);
+  }
   void add_to_rows(const float* part, int64_t n, float* sum) { add(part, n, sum); }
   void zero(std::byte* x, int64_t bytes) {
     cpu::zero(*layer.pool, reinterpret_cast<float*>(x), bytes / 4);
@@ -155,6 +158,16 @@ void CpuBackend::adamw_op(const Program& p, const Op& op, const OperandPointers&
   const BoundOp<OpKind::adamw> b(p, op, pointers);
   ThreadPool& pool = op.stream == Stream::host ? host_pool_ : pool_;
   AdamWStep step = adamw_step(context, b.whole<double>("grad_norm"));
+  if (p.strategy.moments != MomentFormat::float32) {
+    std::vector<AdamWPart> parts;
+    for (const StepShape::Update& update : step_.updates(p, op)) {
+      parts.push_back({update.first, update.count, update.decays});
+    }
+    adamw_in_format(pool, step, context.weight_decay, p.strategy.moments, parts,
+                    b.shard<float>("grads"), b.bytes("grads") / 4, b.shard<float>("params"),
+                    b.whole<std::byte>("m"), b.whole<std::byte>("v"));
+    return;
+  }
   for (const StepShape::Update& update : step_.updates(p, op)) {
     step.weight_decay = update.decays ? context.weight_decay : 0;
     adamw(pool, step, b.shard<float>("grads") + update.first, update.count,

@@ -8,18 +8,23 @@
 // Legend: n rows (tokens) of this call, d hidden, H query heads, Hkv key/value heads, D head dim,
 // A = H*D, G = Hkv*D, F ffn width, W = 2F if the activation is gated, else F, V vocabulary.
 // Gradients of parameters are always accumulated (+=). Activations are written unless said "+=".
-// Pointers named alike may alias only where a comment says so.
+// Gradients of frozen parameters are null, and nothing computes them. Pointers named alike may
+// alias only where a comment says so.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/bfloat16.h"
 #include "engine/cpu/thread_pool.h"
 #include "engine/runtime/heads.h"
 #include "engine/runtime/layer_offsets.h"
+#include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
+#include "models/nf4.h"
 #include "models/vocabulary_share.h"
+#include "planner/program/moment_format.h"
 #include "planner/program/token_share.h"
 
 namespace longspan {
@@ -43,12 +48,14 @@ struct BlockContext {
   std::shared_ptr<const Rope> rope;                  // null with learned positions
   VocabularyShare share = {};                        // the rows that the model's vocabulary is
   std::shared_ptr<const ExpertModels> experts = {};  // null: the MLP is dense
+  std::vector<AdapterShape> adapters = {};
 };
 /// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
 BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
 
-/// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows).
+/// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows). Those
+/// of blocks with adapters end with t times the elements of adapter_widths().
 int64_t qkv_forward_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*d; with qk_norm t*(d+A), where A is the width of the query heads in use (0: all)
 int64_t qkv_backward_workspace(const ModelSpec&, int64_t n, int64_t tile, int64_t q_heads = 0);
@@ -77,6 +84,9 @@ int64_t attention_forward_workspace(const ModelSpec&);
 /// 64*Hkv
 int64_t attention_backward_workspace(const ModelSpec&);
 
+/// The numbers of a unit from their 4 bits (models/nf4.h).
+void dequantize(ThreadPool& pool, const std::byte* from, const Nf4Layout& layout, float* unit);
+
 /// x[n,d] = embedding_scale * token_table[tokens] (+ position_table[position0 + row]). Rows of
 /// tokens of other shares of the vocabulary are zero, and so are positions without a table.
 void embed_forward(const BlockContext&, const float* unit, const int32_t* tokens, int64_t n,
@@ -90,6 +100,8 @@ void embed_backward(const BlockContext&, const int32_t* tokens, const float* dx,
 void select_rows(const BlockContext&, const float* all, const RowChoice& choice, float* rows);
 /// all[choice.at(i),d] = rows[i,d].
 void restore_rows(const BlockContext&, const float* rows, const RowChoice& choice, float* all);
+
+// Projections with adapters include them, and their backward adds the gradients of these.
 
 // norm1 and norm2 are the norms of the inputs of attention and MLP, where the model has these. With
 // norms of outputs the residual is added to their norms.
@@ -117,13 +129,15 @@ void out_norm_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 /// are the group's widths; without k and v only q is projected.
 void qkv_forward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                  const TokenPositions& tokens, int64_t tile, float* q, float* k, float* v,
-                 float* workspace, const HeadGroup& heads = {});
+                 float* workspace, const HeadGroup& heads = {},
+                 const AdapterMemory<float>& adapters = {});
 /// dx[n,d] += the gradient from dq, dk, dv (overwritten) through rope, qk_norm, Wqkv, norm1; adds
 /// these tensors' gradients. With `normed`, x is norm1's output h, and dx[n,d] is *written* with
 /// h's gradient (norm1_backward does the rest). Groups of heads as in qkv_forward.
 void qkv_backward(const BlockContext&, const float* unit, const float* x, bool normed, int64_t n,
                   const TokenPositions& tokens, int64_t tile, float* dq, float* dk, float* dv,
-                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {});
+                  float* dx, float* unit_gradient, float* workspace, const HeadGroup& heads = {},
+                  const AdapterMemory<float>& adapters = {});
 /// qkv_backward with `normed`, of all heads, in two parts. The first writes dqkv[n,A+2G], the
 /// gradient of the joint product, for the second, and adds only the gradients of qk_norm.
 void qkv_backward_input(const BlockContext&, const float* unit, const float* h, int64_t n,
@@ -161,13 +175,15 @@ void add_residual(const BlockContext&, const float* x, const float* sum, int64_t
 /// y[n,d] = x[n,d] + o[n,A] Wout^T (+ b), or x + out_norm(o Wout^T (+ b)). y may alias x. With x
 /// null, only the product is written: one rank's part of a tensor group's sum.
 void out_forward(const BlockContext&, const float* unit, const float* x, const float* o, int64_t n,
-                 int64_t tile, float* y, float* workspace);
+                 int64_t tile, float* y, float* workspace,
+                 const AdapterMemory<float>& adapters = {});
 /// d_o[n,A] = dy Wout; delta[n,H] = rowsum(d_o * o) per head; adds the gradients of Wout and b. d_o
 /// may alias o. A norm of the output is computed again, and dy is the gradient behind it. With
 /// `partial`, residual_backward computes the gradients of b and of the norm instead.
 void out_backward(const BlockContext&, const float* unit, const float* dy, const float* o,
                   int64_t n, int64_t tile, float* d_o, float* delta, float* unit_gradient,
-                  float* workspace, bool partial = false);
+                  float* workspace, bool partial = false,
+                  const AdapterMemory<float>& adapters = {});
 /// Its two parts, without a norm.
 void out_backward_input(const BlockContext&, const float* unit, const float* dy, const float* o,
                         int64_t n, float* d_o, float* delta);
@@ -196,7 +212,8 @@ void residual_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 /// of a tensor group's sum.
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
                  float* out, float* inner, float* workspace, bool partial = false,
-                 bool given = false, const float* experts = nullptr);
+                 bool given = false, const float* experts = nullptr,
+                 const AdapterMemory<float>& adapters = {});
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
 /// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
 /// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward
@@ -204,7 +221,7 @@ void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false, const float* experts = nullptr,
-                  float* experts_gradient = nullptr);
+                  float* experts_gradient = nullptr, const AdapterMemory<float>& adapters = {});
 /// The backward of the MLP alone, without norm and residual, in two parts. The first writes
 /// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
 /// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again; of
@@ -277,6 +294,16 @@ struct AdamWStep {
 /// the square of the gradient norm; null: the norm of the step before clips. Throws failed if it is
 /// not finite.
 AdamWStep adamw_step(const StepContext& context, const double* squared_norm);
+/// The part of a unit of which weight decay applies, or does not.
+struct AdamWPart {
+  int64_t first, count;
+  bool decays;
+};
+/// The updates of the parts of n parameters with moments in a format. Parts ascend. `weight_decay`
+/// is that of parts that decay. `narrowed` as below.
+void adamw_in_format(ThreadPool&, AdamWStep, double weight_decay, MomentFormat format,
+                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, float* p,
+                     std::byte* m, std::byte* v, bfloat16* narrowed = nullptr);
 /// narrowed[n], if not null, becomes p rounded to bfloat16.
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,
            bfloat16* narrowed = nullptr);

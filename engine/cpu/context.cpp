@@ -14,6 +14,7 @@ BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool) {
   context.model = &model;
   context.layer = layer_offsets(model);
   context.pool = &pool;
+  context.adapters = adapter_shapes(model);
   if (model.positions == Positions::rope) context.rope = std::make_shared<const Rope>(model);
   if (model.experts) {
     ExpertModels models{model, model};

@@ -116,6 +116,7 @@ class Tile {
   /// weights. `has_rows`: those of g are taken.
   void down_gradients(const float* g, const float* act, bool has_rows, float* unit_gradient,
                       float* experts_gradient) {
+    if (experts_gradient == nullptr) return;
     if (!has_rows) take_rows(g);
     const int64_t f = expert_.ffn;
     grouped_tn(pool_, e_.count, routing_.first.data(), d_, f, rows_, act,
@@ -141,6 +142,7 @@ class Tile {
   /// Adds the gradients of the matrices that take the input h, from that of `inner`.
   void up_gradients(const float* h, const float* inner, float* unit_gradient,
                     float* experts_gradient) {
+    if (experts_gradient == nullptr) return;
     take_rows(h);
     const int64_t w = expert_.inner_width();
     grouped_tn(pool_, e_.count, routing_.first.data(), w, d_, inner, rows_, experts_gradient);

@@ -109,7 +109,9 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     for (int64_t i = 0; i < rows; ++i) {
       total += scale * (static_cast<double>(dh[i * d]) + (d > 1 ? dh[i * d + 1] : 0.0F));
     }
-    gemm_tn(pool, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    if (output_gradient != nullptr) {
+      gemm_tn(pool, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    }
     gemm_nn(pool, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
     norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, nullptr,
                   dx + row * d, norm_tensors(head_gradient, 0, bias));

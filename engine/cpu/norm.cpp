@@ -131,7 +131,9 @@ void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const f
       }
     });
     // Must precede the writes of dx, which may alias x.
-    add_parameter_gradients(pool, d, x_part, dh_part, rows, stats, gradients);
+    if (gradients.weight != nullptr) {
+      add_parameter_gradients(pool, d, x_part, dh_part, rows, stats, gradients);
+    }
     for_rows(pool, rows, d, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const RowStats& s = stats[i];

@@ -19,9 +19,10 @@ struct NormTensors {
   Float* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// The tensors at these offsets of a unit; -1 means no tensor.
+/// The tensors at these offsets of a unit; -1 means no tensor. Of a null unit, none.
 template <class Float>
 NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
+  if (unit == nullptr) return {};
   return {unit + weight, bias < 0 ? nullptr : unit + bias};
 }
 
@@ -30,7 +31,7 @@ void norm_forward(ThreadPool& pool, const ModelSpec& model, NormTensors<const fl
                   const float* x, int64_t n, float* h);
 
 /// dx[n,d] = the gradient of x from dh[n,d], plus `more` [n,d] unless null; gradients of the
-/// parameters +=. dx may alias `more`; without it, x.
+/// parameters += unless null. dx may alias `more`; without it, x.
 void norm_backward(ThreadPool& pool, const ModelSpec& model, NormTensors<const float> parameters,
                    const float* x, const float* dh, int64_t n, const float* more, float* dx,
                    NormTensors<float> gradients);

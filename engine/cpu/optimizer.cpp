@@ -1,4 +1,5 @@
 // AdamW, the gradient norm and zeroing: elementwise over whole parameter units.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -81,6 +82,42 @@ void adamw(ThreadPool& pool, const AdamWStep& s, const float* g, int64_t n, floa
     });
     if (narrowed == nullptr) return;
     for (int64_t i = begin; i < end; ++i) narrowed[i] = narrow(p[i]);
+  });
+}
+
+void adamw_in_format(ThreadPool& pool, AdamWStep s, double weight_decay, MomentFormat format,
+                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, float* p,
+                     std::byte* m, std::byte* v, bfloat16* narrowed) {
+  const double t = static_cast<double>(s.step);
+  const float rate = static_cast<float>(s.learning_rate / (1 - std::pow(s.beta1, t)));
+  const float root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(s.beta2, t)));
+  const auto beta1 = static_cast<float>(s.beta1), beta2 = static_cast<float>(s.beta2);
+  const auto rest1 = static_cast<float>(1 - s.beta1), rest2 = static_cast<float>(1 - s.beta2);
+  const auto scale = static_cast<float>(s.gradient_scale);
+  const auto epsilon = static_cast<float>(s.epsilon);
+  const auto decayed = static_cast<float>(1 - s.learning_rate * weight_decay);
+  for_pieces(pool, ceil_div(n, kMomentBlock), [&](int64_t block) {
+    const int64_t begin = block * kMomentBlock, count = std::min(kMomentBlock, n - begin);
+    float mean[kMomentBlock], square[kMomentBlock];
+    read_moment(format, false, m, n, begin, count, mean);
+    read_moment(format, true, v, n, begin, count, square);
+    auto part =
+        std::upper_bound(parts.begin(), parts.end(), begin,
+                         [](int64_t at, const AdamWPart& of) { return at < of.first + of.count; });
+    for (; part != parts.end() && part->first < begin + count; ++part) {
+      const float keep = part->decays ? decayed : 1;
+      const int64_t end = std::min(begin + count, part->first + part->count);
+      for (int64_t i = std::max(begin, part->first); i < end; ++i) {
+        const float gradient = g[i] * scale;
+        float &own_mean = mean[i - begin], &own_square = square[i - begin];
+        own_mean = beta1 * own_mean + rest1 * gradient;
+        own_square = beta2 * own_square + rest2 * gradient * gradient;
+        p[i] = keep * p[i] - rate * own_mean / (std::sqrt(own_square) * root_scale + epsilon);
+        if (narrowed != nullptr) narrowed[i] = narrow(p[i]);
+      }
+    }
+    write_moment(format, false, mean, n, begin, count, m);
+    write_moment(format, true, square, n, begin, count, v);
   });
 }
 

@@ -177,13 +177,17 @@ void router_gradients(const BlockContext& context, const float* h, Routing& r,
                       r.scores + t * e.count);
     }
   });
-  gemm_tn(*context.pool, e.count, d, r.n, r.scores, e.count, h, d, Into::add,
-          unit_gradient + at.router_weight, d);
-  if (at.router_bias >= 0) {
+  const bool trained = unit_gradient != nullptr;
+  if (trained) {
+    gemm_tn(*context.pool, e.count, d, r.n, r.scores, e.count, h, d, Into::add,
+            unit_gradient + at.router_weight, d);
+  }
+  if (trained && at.router_bias >= 0) {
     add_column_sums(*context.pool, r.scores, r.n, e.count, unit_gradient + at.router_bias);
   }
   if (at.shared_gate < 0) return;
   for (int64_t t = 0; t < r.n; ++t) r.d_gates[t] *= r.gates[t] * (1 - r.gates[t]);
+  if (!trained) return;
   gemm_tn(*context.pool, 1, d, r.n, r.d_gates, 1, h, d, Into::add, unit_gradient + at.shared_gate,
           d);
 }

@@ -170,8 +170,10 @@ void vocabulary_backward(const BlockContext& context, const float* output, const
             if (label >= 0) at[label] -= weight;
           }
         });
-        gemm_tn(pool, rows, d, count, logits, rows, h + first * d, d, Into::add, output_gradient,
-                d);
+        if (output_gradient != nullptr) {
+          gemm_tn(pool, rows, d, count, logits, rows, h + first * d, d, Into::add, output_gradient,
+                  d);
+        }
         if (dh == nullptr) return;
         gemm_nn(pool, count, d, rows, logits, rows, output, d, Into::write, dh + first * d, d);
       });

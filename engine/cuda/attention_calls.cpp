@@ -98,6 +98,8 @@ class Recorder {
   template <class... A>
   void vocabulary_backward(A&&...) {}
   template <class... A>
+  void dequantize(A&&...) {}
+  template <class... A>
   void add_to_rows(A&&...) {}
   template <class... A>
   void add(A&&...) {}

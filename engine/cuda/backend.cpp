@@ -157,6 +157,14 @@ std::unique_ptr<Backend> make_backend(const Program& program, Device& device, in
   if (const int64_t wanted = world_ranks(program); wanted > 1 && ranks == nullptr) {
     throw bad_input("cuda backend: the plan is for {} ranks, and one runs", wanted);
   }
+  if (program.model.nf4) {
+    throw bad_input("cuda backend: {} has weights in 4 bits, which only the cpu backend restores",
+                    program.model.name);
+  }
+  if (program.strategy.moments != MomentFormat::float32) {
+    throw bad_input("cuda backend: moments in {} run on the cpu backend alone; expected float32",
+                    name_of(program.strategy.moments));
+  }
   const int threads = host_threads > 0 ? host_threads : bound_processors();
   if (program.dtype == DType::bfloat16) {
     return std::make_unique<CudaBackend<bfloat16>>(program, device, threads, std::move(ranks),

@@ -29,10 +29,11 @@ void narrow_rows(const Queue& queue, bfloat16, float* x, int64_t n, int64_t widt
 float rounded(float, float x) { return x; }
 float rounded(bfloat16, float x) { return widen(narrow(x)); }
 
-// The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative.
+// The tensor at an offset (in elements) of a unit or its gradient; null if the offset is negative,
+// or the unit has no gradient.
 template <class Float>
 Float* tensor(Float* unit, int64_t offset) {
-  return offset < 0 ? nullptr : unit + offset;
+  return offset < 0 || unit == nullptr ? nullptr : unit + offset;
 }
 
 }  // namespace
@@ -41,7 +42,8 @@ Float* tensor(Float* unit, int64_t offset) {
 // form `runs` runs of `run` rows; each run begins `stride` rows after the previous one.
 template <class T>
 struct Blocks<T>::Part {
-  int64_t row;  // first row of the joint matrix
+  int64_t row;    // first row of the joint matrix
+  int64_t whole;  // first row of all heads
   int64_t runs, run, stride;
   int64_t heads;   // of all runs
   int64_t norm;    // offset of the q or k norm, -1 if none
@@ -68,7 +70,8 @@ Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const 
       model_(layers.model()),
       queue_(queue),
       deterministic_(deterministic),
-      at_(layer_offsets(layers.model())) {
+      at_(layer_offsets(layers.model())),
+      adapter_shapes_(adapter_shapes(layers.model())) {
   if (model_.head_dim > kMaxHeadDim) {
     throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
                     model_.head_dim, kMaxHeadDim);
@@ -175,6 +178,7 @@ typename Blocks<T>::Parts Blocks<T>::parts_of(const HeadGroup& heads) const {
     if (runs.count == stride) runs = {1, 0, all_heads};
     const int64_t count = runs.runs * runs.count;
     return Part{row + runs.first * dim,
+                row,
                 runs.runs,
                 runs.count * dim,
                 stride * dim,
@@ -190,9 +194,34 @@ typename Blocks<T>::Parts Blocks<T>::parts_of(const HeadGroup& heads) const {
           part(a + g, model_.kv_heads, heads.kv, -1, false)};
 }
 
+template <class T>
+std::array<typename Blocks<T>::Adapted, 3> Blocks<T>::adapted(
+    const std::array<Projection, 3>& projections, const AdapterMemory<T>& memory, int64_t t,
+    T* scratch) const {
+  std::array<Adapted, 3> all{Adapted{adapter(projections[0], memory), scratch, scratch},
+                             Adapted{adapter(projections[1], memory), scratch, scratch},
+                             Adapted{adapter(projections[2], memory), scratch, scratch}};
+  T* next = scratch + (model_.adapters ? t * model_.adapters->rank : 0);
+  for (Adapted& one : all) {
+    one.d_low = next;
+    next += t * one.adapter.rank();
+  }
+  return all;
+}
+
+// Adds the gradients of an adapter from dy[n,outs] and its input, and leaves that of x A^T.
+template <class T>
+void Blocks<T>::low_rank_gradients(const Adapted& with, const T* x, const T* dy, int64_t ldy,
+                                   int64_t n, int64_t outs) {
+  with.adapter.enter(x, n, with.low);
+  with.adapter.leave_backward(dy, ldy, with.low, n, 0, outs, false, with.d_low);
+  with.adapter.enter_backward(x, n, with.d_low);
+}
+
 // to[n,width] = h W^T + b, before q/k norm and RoPE.
 template <class T>
-void Blocks<T>::project(const T* unit, const Part& part, const T* h, int64_t n, T* to) {
+void Blocks<T>::project(const T* unit, const Part& part, const T* h, int64_t n, T* to,
+                        const Adapted& with) {
   const int64_t d = model_.hidden;
   part.for_runs([&](int64_t row, int64_t col) {
     gemm_nt(queue_, n, part.run, d, h, d, unit + at_.qkv_weight + row * d, d, Into::write, to + col,
@@ -201,12 +230,16 @@ void Blocks<T>::project(const T* unit, const Part& part, const T* h, int64_t n, 
       add_bias(queue_, unit + at_.qkv_bias + row, n, part.run, to + col, part.width());
     }
   });
+  with.adapter.enter(h, n, with.low);
+  part.for_runs([&](int64_t row, int64_t col) {
+    with.adapter.leave(with.low, n, row - part.whole, part.run, to + col, part.width());
+  });
 }
 
 template <class T>
 void Blocks<T>::forward_part(const T* unit, const Part& part, const T* h, int64_t n,
-                             const TokenPositions& tokens, T* to) {
-  project(unit, part, h, n, to);
+                             const TokenPositions& tokens, T* to, const Adapted& with) {
+  project(unit, part, h, n, to, with);
   if (part.norm >= 0) {
     head_norm_forward(queue_, head_norm_kind(part.normed), unit + part.norm,
                       n * part.width() / part.normed, to);
@@ -217,9 +250,13 @@ void Blocks<T>::forward_part(const T* unit, const Part& part, const T* h, int64_
 template <class T>
 void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n,
                             const TokenPositions& tokens, int64_t tile, T* q, T* k, T* v,
-                            T* workspace, const HeadGroup& heads) {
+                            T* workspace, const HeadGroup& heads,
+                            const AdapterMemory<T>& adapters) {
   const Parts parts = parts_of(heads);
   const bool norms = !normed && model_.norms_inputs();
+  const int64_t t = std::min(n, tile);
+  const auto with = adapted({Projection::q, Projection::k, Projection::v}, adapters, t,
+                            workspace + (norms ? t * model_.hidden : 0));
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* h = x + row * model_.hidden;
@@ -227,13 +264,13 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n,
       norm_forward(unit, false, h, rows, workspace);
       h = workspace;
     }
-    const auto forward = [&](const Part& part, T* to) {
-      forward_part(unit, part, h, rows, tokens.from(row), to + row * part.width());
+    const auto forward = [&](const Part& part, T* to, const Adapted& own) {
+      forward_part(unit, part, h, rows, tokens.from(row), to + row * part.width(), own);
     };
-    forward(parts.q, q);
+    forward(parts.q, q, with[0]);
     if (k == nullptr) continue;
-    forward(parts.k, k);
-    forward(parts.v, v);
+    forward(parts.k, k, with[1]);
+    forward(parts.v, v, with[2]);
   }
 }
 
@@ -241,12 +278,13 @@ void Blocks<T>::qkv_forward(const T* unit, const T* x, bool normed, int64_t n,
 template <class T>
 void Blocks<T>::backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
                                     const TokenPositions& tokens, float* dy, float* unit_gradient,
-                                    T* before) {
+                                    T* before, const Adapted& with) {
   if (part.rotates) rotate(queue_, rope_, n, tokens, part.heads, true, dy);
   if (part.norm >= 0) {
-    project(unit, part, h, n, before);
+    project(unit, part, h, n, before, with);
     head_norm_backward(queue_, head_norm_kind(part.normed), unit + part.norm,
-                       n * part.width() / part.normed, before, dy, unit_gradient + part.norm);
+                       n * part.width() / part.normed, before, dy,
+                       tensor(unit_gradient, part.norm));
   }
 }
 
@@ -258,6 +296,7 @@ void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, float*
   narrow_rows(queue_, T{}, dy, n, part.width());
   const T* g = reinterpret_cast<const T*>(dy);
   const int64_t stride = narrowed_stride(T{}, part.width());
+  if (unit_gradient == nullptr) return;
   part.for_runs([&](int64_t row, int64_t col) {
     if (at_.qkv_bias >= 0) {
       add_column_sums(queue_, g + col, n, part.run, stride, unit_gradient + at_.qkv_bias + row);
@@ -267,10 +306,25 @@ void Blocks<T>::weight_gradients(const Part& part, const T* h, int64_t n, float*
   });
 }
 
+// Adds the gradients of one part's adapter from dy, which is already in T, and leaves that of x
+// A^T.
+template <class T>
+void Blocks<T>::adapter_gradients(const Part& part, const T* h, int64_t n, const float* dy,
+                                  const Adapted& with) {
+  const T* g = reinterpret_cast<const T*>(dy);
+  const int64_t stride = narrowed_stride(T{}, part.width());
+  with.adapter.enter(h, n, with.low);
+  part.for_runs([&](int64_t row, int64_t col) {
+    with.adapter.leave_backward(g + col, stride, with.low, n, row - part.whole, part.run, col > 0,
+                                with.d_low);
+  });
+  with.adapter.enter_backward(h, n, with.d_low);
+}
+
 // dh[n,d] = (with `add`: +=) the gradient of h from one part's dy, which is already in T.
 template <class T>
 void Blocks<T>::backward_input(const T* unit, const Part& part, const float* dy, int64_t n,
-                               bool add, T* dh) {
+                               bool add, T* dh, const Adapted& with) {
   const int64_t d = model_.hidden;
   const T* g = reinterpret_cast<const T*>(dy);
   const int64_t stride = narrowed_stride(T{}, part.width());
@@ -278,17 +332,20 @@ void Blocks<T>::backward_input(const T* unit, const Part& part, const float* dy,
     gemm_nn(queue_, n, d, part.run, g + col, stride, unit + at_.qkv_weight + row * d, d,
             add || col > 0 ? Into::add : Into::write, dh, d);
   });
+  with.adapter.input(with.d_low, n, dh);
 }
 
 template <class T>
 void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n,
                              const TokenPositions& tokens, int64_t tile, float* dq, float* dk,
                              float* dv, T* dx, float* unit_gradient, T* workspace,
-                             const HeadGroup& heads) {
-  const int64_t d = model_.hidden;
+                             const HeadGroup& heads, const AdapterMemory<T>& adapters) {
+  const int64_t d = model_.hidden, t = std::min(n, tile);
   const Parts parts = parts_of(heads);
   const bool norms = !normed && model_.norms_inputs();
-  T* before = workspace + (model_.norms_inputs() ? std::min(n, tile) * d : 0);
+  T* before = workspace + (model_.norms_inputs() ? t * d : 0);
+  const auto with = adapted({Projection::q, Projection::k, Projection::v}, adapters, t,
+                            before + (model_.qk_norm ? t * parts.q.width() : 0));
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* h = x + row * d;
@@ -296,25 +353,27 @@ void Blocks<T>::qkv_backward(const T* unit, const T* x, bool normed, int64_t n,
       norm_forward(unit, false, h, rows, workspace);
       h = workspace;
     }
-    const auto backward = [&](const Part& part, float* dy) {
+    const auto backward = [&](const Part& part, float* dy, const Adapted& own) {
       float* of_rows = dy + row * part.width();
-      backward_to_product(unit, part, h, rows, tokens.from(row), of_rows, unit_gradient, before);
+      backward_to_product(unit, part, h, rows, tokens.from(row), of_rows, unit_gradient, before,
+                          own);
       weight_gradients(part, h, rows, of_rows, unit_gradient);
+      adapter_gradients(part, h, rows, of_rows, own);
     };
-    backward(parts.q, dq);
+    backward(parts.q, dq, with[0]);
     if (dk != nullptr) {
-      backward(parts.k, dk);
-      backward(parts.v, dv);
+      backward(parts.k, dk, with[1]);
+      backward(parts.v, dv, with[2]);
     }
     // The norm of x is no longer needed: its gradient takes its place. That of x itself is added.
     T* dh = norms ? workspace : dx + row * d;
-    const auto input = [&](const Part& part, const float* dy, bool add) {
-      backward_input(unit, part, dy + row * part.width(), rows, add, dh);
+    const auto input = [&](const Part& part, const float* dy, bool add, const Adapted& own) {
+      backward_input(unit, part, dy + row * part.width(), rows, add, dh, own);
     };
-    input(parts.q, dq, !normed && !norms);
+    input(parts.q, dq, !normed && !norms, with[0]);
     if (dk != nullptr) {
-      input(parts.k, dk, true);
-      input(parts.v, dv, true);
+      input(parts.k, dk, true, with[1]);
+      input(parts.v, dv, true, with[2]);
     }
     T* to = dx + row * d;
     if (norms) norm_backward(unit, false, x + row * d, dh, rows, to, to, unit_gradient);
@@ -327,6 +386,8 @@ void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n,
                                    float* dv, T* dqkv, T* dh, float* unit_gradient, T* workspace) {
   const int64_t d = model_.hidden;
   const Parts parts = parts_of({});
+  // Layers with adapters are frozen, and have no such action.
+  const Adapted none{adapter(Projection::q, {}), nullptr, nullptr};
   const int64_t width = parts.q.width() + parts.k.width() + parts.v.width();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
@@ -334,7 +395,7 @@ void Blocks<T>::qkv_backward_input(const T* unit, const T* h, int64_t n,
     const auto backward = [&](const Part& part, float* dy) {
       float* from = dy + row * part.width();
       backward_to_product(unit, part, h + row * d, rows, tokens.from(row), from, unit_gradient,
-                          workspace);
+                          workspace, none);
       copy_rows(queue_, from, part.width(), rows, part.width(), joint + part.row, width);
     };
     backward(parts.q, dq);
@@ -396,55 +457,69 @@ void Blocks<T>::merge_outputs(const float* part, const float* part_lse, int64_t 
 // --- output projection, residual ---
 
 template <class T>
-void Blocks<T>::project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y) {
+void Blocks<T>::project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y,
+                            const Adapted& with) {
   const int64_t d = model_.hidden, a = model_.attention_width();
   gemm_nt(queue_, n, d, a, o, a, unit + at_.out_weight, a, into, y, d);
   if (biased && at_.out_bias >= 0) add_bias(queue_, unit + at_.out_bias, n, d, y, d);
+  with.adapter.enter(o, n, with.low);
+  with.adapter.leave(with.low, n, 0, d, y, d);
 }
 
 template <class T>
 void Blocks<T>::out_forward(const T* unit, const T* x, const T* o, int64_t n, int64_t tile, T* y,
-                            T* workspace) {
+                            T* workspace, const AdapterMemory<T>& adapters) {
   const int64_t d = model_.hidden, a = model_.attention_width();
-  if (x == nullptr) return project_out(unit, o, n, Into::write, false, y);
+  const bool norms = model_.norms_outputs() && x != nullptr;
+  const Adapted with{adapter(Projection::out, adapters),
+                     workspace + (norms ? std::min(n, tile) * d : 0), nullptr};
+  if (x == nullptr) return project_out(unit, o, n, Into::write, false, y, with);
   if (model_.norms_outputs()) {
     for (int64_t row = 0; row < n; row += tile) {
       const int64_t rows = std::min(tile, n - row);
-      project_out(unit, o + row * a, rows, Into::write, true, workspace);
+      project_out(unit, o + row * a, rows, Into::write, true, workspace, with);
       out_norm_forward(unit, false, workspace, rows, workspace);
       add_rows(queue_, x + row * d, workspace, rows * d, y + row * d);
     }
     return;
   }
   if (y != x) copy_rows(queue_, x, d, n, d, y, d);
-  project_out(unit, o, n, Into::add, true, y);
+  if (!with.adapter.present()) tile = n;
+  for (int64_t row = 0; row < n; row += tile) {
+    project_out(unit, o + row * a, std::min(tile, n - row), Into::add, true, y + row * d, with);
+  }
 }
 
 template <class T>
 void Blocks<T>::out_backward(const T* unit, const T* dy, const T* o, int64_t n, int64_t tile,
-                             T* d_o, float* delta, float* unit_gradient, T* workspace,
-                             bool partial) {
+                             T* d_o, float* delta, float* unit_gradient, T* workspace, bool partial,
+                             const AdapterMemory<T>& adapters) {
   const int64_t d = model_.hidden, a = model_.attention_width();
   const bool normed = model_.norms_outputs() && !partial;
-  if (!normed) tile = n;
+  Adapted with{adapter(Projection::out, adapters), workspace, nullptr};
+  if (!normed && !with.adapter.present()) tile = n;
+  if (normed) with.low += std::min(n, tile) * d;
+  with.d_low = with.low + std::min(n, tile) * with.adapter.rank();
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* from = o + row * a;
     const T* g = dy + row * d;
     if (normed) {
-      project_out(unit, from, rows, Into::write, true, workspace);
+      project_out(unit, from, rows, Into::write, true, workspace, with);
       out_norm_backward(unit, false, workspace, g, rows, workspace, unit_gradient);
       g = workspace;
     }
     // Needs all rows of o, which d_o may replace below.
     out_backward_weight(g, from, rows, unit_gradient, partial);
-    out_backward_input(unit, g, from, rows, d_o + row * a, delta + row * model_.heads);
+    low_rank_gradients(with, from, g, d, rows, d);
+    out_input(unit, g, from, rows, d_o + row * a, delta + row * model_.heads, with);
   }
 }
 
 template <class T>
 void Blocks<T>::out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient,
                                     bool partial) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, a = model_.attention_width();
   gemm_tn(queue_, d, a, n, dy, d, o, a, Into::add, unit_gradient + at_.out_weight, a);
   if (!partial && at_.out_bias >= 0) {
@@ -455,6 +530,12 @@ void Blocks<T>::out_backward_weight(const T* dy, const T* o, int64_t n, float* u
 template <class T>
 void Blocks<T>::out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o,
                                    float* delta) {
+  out_input(unit, dy, o, n, d_o, delta, {adapter(Projection::out, {}), nullptr, nullptr});
+}
+
+template <class T>
+void Blocks<T>::out_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
+                          const Adapted& with) {
   const int64_t d = model_.hidden, a = model_.attention_width();
   // Rows of d_o are computed in scratch, as delta needs them together with those of o.
   T* rows_of_d_o = reinterpret_cast<T*>(queue_.scratch);
@@ -463,6 +544,7 @@ void Blocks<T>::out_backward_input(const T* unit, const T* dy, const T* o, int64
     const int64_t rows = std::min(tile, n - row);
     gemm_nn(queue_, rows, a, d, dy + row * d, d, unit + at_.out_weight, a, Into::write, rows_of_d_o,
             a);
+    with.adapter.input(with.d_low + row * with.adapter.rank(), rows, rows_of_d_o);
     head_products(queue_, rows_of_d_o, o + row * a, rows, model_.heads, model_.head_dim,
                   delta + row * model_.heads);
     copy_rows(queue_, rows_of_d_o, a, rows, a, d_o + row * a, a);
@@ -500,45 +582,70 @@ void Blocks<T>::residual_backward(const T* unit, bool of_mlp, const T* dy, int64
     out_norm_backward(unit, of_mlp, sum, dy, n, sum, unit_gradient);
     dy = sum;
   }
-  if (bias >= 0) add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+  if (bias >= 0 && unit_gradient != nullptr) {
+    add_column_sums(queue_, dy, n, d, d, unit_gradient + bias);
+  }
 }
 
 // --- feed-forward ---
 
 template <class T>
-void Blocks<T>::up_forward(const T* unit, const T* h, int64_t n, T* inner) {
-  const int64_t d = model_.hidden, w = model_.inner_width();
+typename Blocks<T>::MlpAdapters Blocks<T>::mlp_adapters(const AdapterMemory<T>& memory, int64_t t,
+                                                        T* scratch) const {
+  MlpAdapters all =
+      adapted({Projection::gate, Projection::up, Projection::down}, memory, t, scratch);
+  // Down is done before gate and up.
+  all[2].d_low = all[0].d_low;
+  return all;
+}
+
+template <class T>
+void Blocks<T>::up_forward(const T* unit, const T* h, int64_t n, T* inner,
+                           const MlpAdapters& with) {
+  const int64_t d = model_.hidden, w = model_.inner_width(), f = model_.ffn;
   gemm_nt(queue_, n, w, d, h, d, unit + at_.up_weight, d, Into::write, inner, w);
   if (at_.up_bias >= 0) add_bias(queue_, unit + at_.up_bias, n, w, inner, w);
+  for (int i = 0; i < 2; ++i) {
+    with[i].adapter.enter(h, n, with[i].low);
+    with[i].adapter.leave(with[i].low, n, 0, f, i == 0 ? inner : inner + w - f, w);
+  }
 }
 
 // Replaces inner[n,W] by its gradient; d_act[n,F] is written with that of the activations.
 template <class T>
-void Blocks<T>::inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner) {
+void Blocks<T>::inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner,
+                               const MlpAdapters& with) {
   const int64_t d = model_.hidden, f = model_.ffn;
   gemm_nn(queue_, n, f, d, g, d, unit + at_.down_weight, f, Into::write, d_act, f);
+  with[2].adapter.input(with[2].d_low, n, d_act);
   activate_backward(queue_, model_.activation, n, f, d_act, inner);
 }
 
 // dh[n,d] = or += (see `into`) the gradient of h from that of inner[n,W].
 template <class T>
-void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, Into into, T* dh) {
+void Blocks<T>::up_input(const T* unit, const T* z, int64_t n, Into into, T* dh,
+                         const MlpAdapters& with) {
   const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_nn(queue_, n, d, w, z, w, unit + at_.up_weight, d, into, dh, d);
+  for (int i = 0; i < 2; ++i) with[i].adapter.input(with[i].d_low, n, dh);
 }
 
 // y[n,d] = or += (see `into`) act[n,F] Wdown^T (+ b).
 template <class T>
-void Blocks<T>::down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y) {
+void Blocks<T>::down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y,
+                             const MlpAdapters& with) {
   const int64_t d = model_.hidden, f = model_.ffn;
   gemm_nt(queue_, n, d, f, act, f, unit + at_.down_weight, f, into, y, d);
   if (biased && at_.down_bias >= 0) add_bias(queue_, unit + at_.down_bias, n, d, y, d);
+  with[2].adapter.enter(act, n, with[2].low);
+  with[2].adapter.leave(with[2].low, n, 0, d, y, d);
 }
 
 // Adds the gradients of the down projection from g[n,d] and its input act[n,F].
 template <class T>
 void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial,
                                float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, f = model_.ffn;
   gemm_tn(queue_, d, f, n, g, d, act, f, Into::add, unit_gradient + at_.down_weight, f);
   if (!partial && at_.down_bias >= 0) {
@@ -549,6 +656,7 @@ void Blocks<T>::down_gradients(const T* g, const T* act, int64_t n, bool partial
 // Adds the gradients of the up (and gate) projection from z[n,W] and its input h[n,d].
 template <class T>
 void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient) {
+  if (unit_gradient == nullptr) return;
   const int64_t d = model_.hidden, w = model_.inner_width();
   gemm_tn(queue_, w, d, n, z, w, h, d, Into::add, unit_gradient + at_.up_weight, d);
   if (at_.up_bias >= 0) add_column_sums(queue_, z, n, w, w, unit_gradient + at_.up_bias);
@@ -556,7 +664,8 @@ void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_grad
 
 template <class T>
 void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                            T* workspace, bool partial, bool given, const T* experts) {
+                            T* workspace, bool partial, bool given, const T* experts,
+                            const AdapterMemory<T>& adapters) {
   if (model_.experts) {
     return experts_forward(unit, y, n, tile, out, inner, workspace, partial, experts);
   }
@@ -566,29 +675,31 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
   T* normed = workspace;  // [t,d]: the input's norm, then the output and its norm
   T* act = normed + (partial ? 0 : std::min(n, tile) * d);
   T* own_inner = act + std::min(n, tile) * f;
+  const MlpAdapters with = mlp_adapters(adapters, std::min(n, tile),
+                                        own_inner + (inner != nullptr ? 0 : std::min(n, tile) * w));
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* from = y + row * d;
     T* to = out + row * d;
     T* z = inner != nullptr ? inner + row * w : own_inner;
     if (norms_input) norm_forward(unit, true, from, rows, normed);
-    if (!given) up_forward(unit, norms_input ? normed : from, rows, z);
+    if (!given) up_forward(unit, norms_input ? normed : from, rows, z, with);
     activate(queue_, model_.activation, rows, f, z, act);
     if (norms_output) {
-      down_forward(unit, act, rows, Into::write, true, normed);
+      down_forward(unit, act, rows, Into::write, true, normed, with);
       out_norm_forward(unit, true, normed, rows, normed);
       add_rows(queue_, from, normed, rows * d, to);
       continue;
     }
     if (!partial && to != from) copy_rows(queue_, from, d, rows, d, to, d);
-    down_forward(unit, act, rows, partial ? Into::write : Into::add, !partial, to);
+    down_forward(unit, act, rows, partial ? Into::write : Into::add, !partial, to, with);
   }
 }
 
 template <class T>
 void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                              float* unit_gradient, T* workspace, bool partial, const T* experts,
-                             float* experts_gradient) {
+                             float* experts_gradient, const AdapterMemory<T>& adapters) {
   if (model_.experts) {
     return experts_backward(unit, y, inner, n, tile, dy, unit_gradient, workspace, partial, experts,
                             experts_gradient);
@@ -601,6 +712,7 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
   T* output = normed + (norms_input ? t * d : 0);  // [t,d] before its norm, then its gradient
   T* act = output + (norms_output ? t * d : 0);    // [t,F], then its gradient
   T* own_inner = act + t * f;
+  const MlpAdapters with = mlp_adapters(adapters, t, own_inner + (inner != nullptr ? 0 : t * w));
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     const T* from = y + row * d;
@@ -608,22 +720,24 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
     T* z = inner != nullptr ? inner + row * w : own_inner;
     if (norms_input) norm_forward(unit, true, from, rows, normed);
     const T* h = norms_input ? normed : from;
-    if (inner == nullptr) up_forward(unit, h, rows, z);
+    if (inner == nullptr) up_forward(unit, h, rows, z, with);
     activate(queue_, model_.activation, rows, f, z, act);
     const T* of_output = g;
     if (norms_output) {
-      down_forward(unit, act, rows, Into::write, true, output);
+      down_forward(unit, act, rows, Into::write, true, output, with);
       out_norm_backward(unit, true, output, g, rows, output, unit_gradient);
       of_output = output;
     }
     down_gradients(of_output, act, rows, partial, unit_gradient);
-    inner_gradient(unit, of_output, rows, act, z);
+    low_rank_gradients(with[2], act, of_output, d, rows, d);
+    inner_gradient(unit, of_output, rows, act, z, with);
     up_gradients(z, h, rows, unit_gradient);
+    for (int i = 0; i < 2; ++i) low_rank_gradients(with[i], h, i == 0 ? z : z + w - f, w, rows, f);
     if (norms_input) {
-      up_input(unit, z, rows, Into::write, normed);
+      up_input(unit, z, rows, Into::write, normed, with);
       norm_backward(unit, true, from, normed, rows, g, g, unit_gradient);
     } else {
-      up_input(unit, z, rows, partial ? Into::write : Into::add, g);
+      up_input(unit, z, rows, partial ? Into::write : Into::add, g, with);
     }
   }
 }
@@ -637,13 +751,14 @@ void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64
                                   unit_gradient, has_inner);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
+  const MlpAdapters none = mlp_adapters({}, 0, nullptr);  // their layers are frozen
   for (int64_t row = 0; row < n; row += tile) {
     const int64_t rows = std::min(tile, n - row);
     T* z = inner + row * w;
-    if (h != nullptr) up_forward(unit, h + row * d, rows, z);
+    if (h != nullptr) up_forward(unit, h + row * d, rows, z, none);
     activate(queue_, model_.activation, rows, f, z, act + row * f);
-    inner_gradient(unit, dy + row * d, rows, workspace, z);
-    up_input(unit, z, rows, Into::write, dh + row * d);
+    inner_gradient(unit, dy + row * d, rows, workspace, z, none);
+    up_input(unit, z, rows, Into::write, dh + row * d, none);
   }
 }
 
@@ -783,7 +898,9 @@ void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x
     cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, rows, h);
     gemm_nt(queue_, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
     cross_entropy(queue_, labels + row, rows, vocab, scale, logits, loss);
-    gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    if (output_gradient != nullptr) {
+      gemm_tn(queue_, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
+    }
     gemm_nn(queue_, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
     cuda::norm_backward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, dh, rows,
                            nullptr, dx + row * d, {head_gradient, tensor(head_gradient, bias)});
@@ -848,13 +965,18 @@ void Blocks<T>::vocabulary_backward(const T* output, const T* h, const int32_t* 
     gemm_nt(queue_, rows, vocab, d, h + row * d, d, output, d, Into::write, workspace, vocab);
     share_gradient(queue_, share(), labels + row, terms + row * kVocabularyTerms, rows, scale,
                    workspace);
-    gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
-            d);
+    if (output_gradient != nullptr) {
+      gemm_tn(queue_, vocab, d, rows, workspace, vocab, h + row * d, d, Into::add, output_gradient,
+              d);
+    }
     if (dh == nullptr) continue;
     gemm_nn(queue_, rows, d, vocab, workspace, vocab, output, d, Into::write, dh + row * d, d);
   }
   if (loss != nullptr) add_loss(queue_, terms, n, scale, loss);
 }
+
+template <class T>
+void Blocks<T>::dequantize(const std::byte*, const Nf4Layout&, T*) {}
 
 // --- sums ---
 

@@ -5,8 +5,10 @@
 // submitted to one queue without waiting. A Blocks belongs to its backend; one thread at a time.
 #pragma once
 
+#include <array>
 #include <optional>
 
+#include "engine/cuda/adapters.h"
 #include "engine/cuda/attention.h"
 #include "engine/cuda/experts.h"
 #include "engine/cuda/gemm.h"
@@ -35,11 +37,12 @@ class Blocks {
   void norm_backward(const T* unit, bool of_mlp, const T* x, const T* dh, int64_t n, const T* more,
                      T* dx, float* unit_gradient);
   void qkv_forward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
-                   int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads);
+                   int64_t tile, T* q, T* k, T* v, T* workspace, const HeadGroup& heads,
+                   const AdapterMemory<T>& adapters);
   /// Leaves dq, dk, dv in T; each row is in the first half of its float row.
   void qkv_backward(const T* unit, const T* x, bool normed, int64_t n, const TokenPositions& tokens,
                     int64_t tile, float* dq, float* dk, float* dv, T* dx, float* unit_gradient,
-                    T* workspace, const HeadGroup& heads);
+                    T* workspace, const HeadGroup& heads, const AdapterMemory<T>& adapters);
   void qkv_backward_input(const T* unit, const T* h, int64_t n, const TokenPositions& tokens,
                           int64_t tile, float* dq, float* dk, float* dv, T* dqkv, T* dh,
                           float* unit_gradient, T* workspace);
@@ -54,9 +57,10 @@ class Blocks {
   void merge_outputs(const float* part, const float* part_lse, int64_t n, T* o, float* lse,
                      float* o_sum, HeadRows rows);
   void out_forward(const T* unit, const T* x, const T* o, int64_t n, int64_t tile, T* y,
-                   T* workspace);
+                   T* workspace, const AdapterMemory<T>& adapters);
   void out_backward(const T* unit, const T* dy, const T* o, int64_t n, int64_t tile, T* d_o,
-                    float* delta, float* unit_gradient, T* workspace, bool partial);
+                    float* delta, float* unit_gradient, T* workspace, bool partial,
+                    const AdapterMemory<T>& adapters);
   void out_backward_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta);
   void out_backward_weight(const T* dy, const T* o, int64_t n, float* unit_gradient, bool partial);
   void select_rows(const T* all, const RowChoice& choice, T* rows);
@@ -65,10 +69,11 @@ class Blocks {
   void residual_backward(const T* unit, bool of_mlp, const T* dy, int64_t n, T* sum,
                          float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                   T* workspace, bool partial, bool given, const T* experts);
+                   T* workspace, bool partial, bool given, const T* experts,
+                   const AdapterMemory<T>& adapters);
   void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                     float* unit_gradient, T* workspace, bool partial, const T* experts,
-                    float* experts_gradient);
+                    float* experts_gradient, const AdapterMemory<T>& adapters);
   void mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile, T* inner,
                           T* act, T* dh, T* workspace, const T* experts, float* unit_gradient,
                           bool has_inner);
@@ -89,6 +94,8 @@ class Blocks {
   void vocabulary_backward(const T* output, const T* h, const int32_t* labels, const float* terms,
                            int64_t n, int64_t tile, double scale, float* output_gradient, T* dh,
                            double* loss, T* workspace);
+  /// REQUIRES: never called, as the backend refuses such models.
+  void dequantize(const std::byte* from, const Nf4Layout& layout, T* unit);
   void add(const float* part, int64_t n, float* sum);
   void add_to_rows(const T* part, int64_t n, T* sum);
   void zero(std::byte* x, int64_t bytes);
@@ -96,21 +103,45 @@ class Blocks {
  private:
   struct Part;   // one of q, k, v
   struct Parts;  // all of them
+  // An adapter and its scratch memory: x A^T, and the gradient of that.
+  struct Adapted {
+    Adapter<T> adapter;
+    T *low, *d_low;
+  };
+  Adapter<T> adapter(Projection projection, const AdapterMemory<T>& memory) const {
+    return {{&queue_}, model_, adapter_shapes_, projection, memory};
+  }
+  // Those of projections with the same input, for tiles of t rows: they share `low`.
+  std::array<Adapted, 3> adapted(const std::array<Projection, 3>& projections,
+                                 const AdapterMemory<T>& memory, int64_t t, T* scratch) const;
   Parts parts_of(const HeadGroup& heads) const;
-  void project(const T* unit, const Part& part, const T* h, int64_t n, T* to);
+  void project(const T* unit, const Part& part, const T* h, int64_t n, T* to, const Adapted& with);
   void forward_part(const T* unit, const Part& part, const T* h, int64_t n,
-                    const TokenPositions& tokens, T* to);
+                    const TokenPositions& tokens, T* to, const Adapted& with);
+  void adapter_gradients(const Part& part, const T* h, int64_t n, const float* dy,
+                         const Adapted& with);
+  void out_input(const T* unit, const T* dy, const T* o, int64_t n, T* d_o, float* delta,
+                 const Adapted& with);
   void backward_to_product(const T* unit, const Part& part, const T* h, int64_t n,
-                           const TokenPositions& tokens, float* dy, float* unit_gradient,
-                           T* before);
+                           const TokenPositions& tokens, float* dy, float* unit_gradient, T* before,
+                           const Adapted& with);
   void weight_gradients(const Part& part, const T* h, int64_t n, float* dy, float* unit_gradient);
-  void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh);
-  void up_forward(const T* unit, const T* h, int64_t n, T* inner);
-  void inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner);
-  void up_input(const T* unit, const T* z, int64_t n, Into into, T* dh);
-  void down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y);
+  void backward_input(const T* unit, const Part& part, const float* dy, int64_t n, bool add, T* dh,
+                      const Adapted& with);
+  // The adapters of gate, up and down.
+  using MlpAdapters = std::array<Adapted, 3>;
+  MlpAdapters mlp_adapters(const AdapterMemory<T>& memory, int64_t t, T* scratch) const;
+  void up_forward(const T* unit, const T* h, int64_t n, T* inner, const MlpAdapters& with);
+  void inner_gradient(const T* unit, const T* g, int64_t n, T* d_act, T* inner,
+                      const MlpAdapters& with);
+  void up_input(const T* unit, const T* z, int64_t n, Into into, T* dh, const MlpAdapters& with);
+  void down_forward(const T* unit, const T* act, int64_t n, Into into, bool biased, T* y,
+                    const MlpAdapters& with);
+  void low_rank_gradients(const Adapted& with, const T* x, const T* dy, int64_t ldy, int64_t n,
+                          int64_t outs);
   // y[n,d] = or += (see `into`) o Wout^T (+ b).
-  void project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y);
+  void project_out(const T* unit, const T* o, int64_t n, Into into, bool biased, T* y,
+                   const Adapted& with);
   void out_norm_forward(const T* unit, bool of_mlp, const T* z, int64_t n, T* h);
   void out_norm_backward(const T* unit, bool of_mlp, const T* z, const T* dy, int64_t n, T* dz,
                          float* unit_gradient);
@@ -148,6 +179,7 @@ class Blocks {
   const Queue& queue_;
   bool deterministic_;
   LayerOffsets at_;
+  std::vector<AdapterShape> adapter_shapes_;
   RopeTable rope_;
   std::optional<FirstRows> first_rows_;  // with experts
 };

@@ -122,6 +122,7 @@ void ExpertsTile<T>::inner_gradient(const T* g, T* inner, T* act, T* d_act) {
 template <class T>
 void ExpertsTile<T>::down_gradients(const T* g, const T* act, bool has_rows, float* unit_gradient,
                                     float* experts_gradient) {
+  if (experts_gradient == nullptr) return;
   if (!has_rows) take_rows<T>(queue_, g, n_, e_.active, d_, routes_, rows_);
   const int64_t f = e_.ffn, fs = e_.shared_ffn;
   for_experts([&](int64_t e, int64_t first, int64_t rows) {
@@ -139,6 +140,7 @@ void ExpertsTile<T>::down_gradients(const T* g, const T* act, bool has_rows, flo
 template <class T>
 void ExpertsTile<T>::up_gradients(const T* h, const T* inner, float* unit_gradient,
                                   float* experts_gradient) {
+  if (experts_gradient == nullptr) return;
   take_rows<T>(queue_, h, n_, e_.active, d_, routes_, rows_);
   const int64_t w = width();
   for_experts([&](int64_t e, int64_t first, int64_t rows) {
@@ -163,17 +165,20 @@ const T* ExpertsTile<T>::logits(int64_t& stride) const {
 template <class T>
 void ExpertsTile<T>::router_gradients(const T* h, float* unit_gradient) {
   choice_gradient(queue_, router_shape(e_), n_, routes_);
-  if (at_.router_bias >= 0) {
+  const bool trained = unit_gradient != nullptr;
+  if (trained && at_.router_bias >= 0) {
     add_column_sums<float>(queue_, routes_.scores, n_, e_.count, e_.count,
                            unit_gradient + at_.router_bias);
   }
   if (!std::is_same_v<T, float>) narrow_in_place(queue_, routes_.scores, n_, e_.count);
   int64_t stride = 0;
   const T* d_logits = logits(stride);
-  gemm_tn(queue_, e_.count, d_, n_, d_logits, stride, h, d_, Into::add,
-          unit_gradient + at_.router_weight, d_);
+  if (trained) {
+    gemm_tn(queue_, e_.count, d_, n_, d_logits, stride, h, d_, Into::add,
+            unit_gradient + at_.router_weight, d_);
+  }
   if (at_.shared_gate < 0) return;
-  gate_gradient<T>(queue_, h, n_, d_, routes_, unit_gradient + at_.shared_gate);
+  gate_gradient<T>(queue_, h, n_, d_, routes_, trained ? unit_gradient + at_.shared_gate : nullptr);
 }
 
 template <class T>

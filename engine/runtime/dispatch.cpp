@@ -85,11 +85,13 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
   const int64_t begin = first_of_shard(p, held);
   std::vector<UnitRange> ranges;
   const ParameterUnit::Kind kind = units_[op.index].kind;
-  // A tensor group replicates nothing of experts.
+  // A tensor group replicates nothing of experts, and has no adapters.
   static const std::vector<UnitRange> all{{0, kUnitEnd}};
-  for (const UnitRange& counted : kind == ParameterUnit::Kind::layer ? counted_[layer_kind(p, op)]
-                                  : kind == ParameterUnit::Kind::experts ? all
-                                                                         : counted_at_ends_) {
+  for (const UnitRange& counted :
+       kind == ParameterUnit::Kind::layer ? counted_[layer_kind(p, op)]
+       : kind == ParameterUnit::Kind::experts || kind == ParameterUnit::Kind::adapters
+           ? all
+           : counted_at_ends_) {
     const int64_t first = std::max(counted.begin, begin) - begin;
     const int64_t last = std::min(counted.end, begin + held) - begin;
     if (first < last) ranges.push_back({first, last});
@@ -99,7 +101,7 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
 
 std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
   assert(op.kind == OpKind::adamw);
-  const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "m")]) / 4;
+  const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "grads")]) / 4;
   const int64_t begin = first_of_shard(p, shard);
   std::vector<Update> updates;
   for (const ParameterTensor& tensor : units_[op.index].tensors) {

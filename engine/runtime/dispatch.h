@@ -16,7 +16,9 @@
 #include "engine/runtime/backend.h"
 #include "engine/runtime/bound_op.h"
 #include "engine/runtime/heads.h"
+#include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
+#include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "planner/program/program.h"
 
@@ -142,6 +144,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t behind_norm =
       model.tied_embeddings ? 0 : (model.norm == Norm::layernorm ? 2 : 1) * model.hidden;
 
+  // Gradients of frozen parameters are absent.
+  const auto gradients_behind_norm = [&](float* unit) {
+    return unit == nullptr ? nullptr : unit + behind_norm;
+  };
+
   switch (op.kind) {
     case OpKind::embed_forward: {
       const BoundOp<OpKind::embed_forward> b(p, op, pointers);
@@ -162,7 +169,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.qkv_forward(b.whole<E>("params"), b.at<E>("x", index), shape.normed, own_chunk,
                          own_tokens(p, shape.layer_kind, index), tile(s.projection_tile, own_chunk),
                          b.heads<E>("q"), b.heads<E>("k"), b.heads<E>("v"), b.whole<E>("workspace"),
-                         layers.group_of(op.head_group));
+                         layers.group_of(op.head_group), AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::attention_forward: {
@@ -183,14 +190,16 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::out_forward: {
       const BoundOp<OpKind::out_forward> b(p, op, pointers);
       blocks.out_forward(b.whole<E>("params"), b.whole<E>("x"), b.whole<E>("o"), block,
-                         tile(s.projection_tile, block), b.whole<E>("y"), b.whole<E>("workspace"));
+                         tile(s.projection_tile, block), b.whole<E>("y"), b.whole<E>("workspace"),
+                         AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::mlp_forward: {
       const BoundOp<OpKind::mlp_forward> b(p, op, pointers);
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
-                         shape.partial, shape.given_inner, b.whole<E>("experts"));
+                         shape.partial, shape.given_inner, b.whole<E>("experts"),
+                         AdapterMemory<E>{b.whole<E>("adapters")});
       return true;
     }
     case OpKind::residual_forward: {
@@ -205,7 +214,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
           b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p, context),
           b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
-          b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
+          gradients_behind_norm(b.whole<F>("output_grads")), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::final_norm_forward: {
@@ -234,11 +243,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::vocabulary_backward: {
       const BoundOp<OpKind::vocabulary_backward> b(p, op, pointers);
-      blocks.vocabulary_backward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
-                                 b.whole<int32_t>("tokens") + own, b.whole<F>("terms"), own,
-                                 tile(s.loss_tile, own), loss_scale(p, context),
-                                 b.whole<F>("output_grads") + behind_norm, b.whole<E>("dh"),
-                                 b.whole<double>("loss"), b.whole<E>("workspace"));
+      blocks.vocabulary_backward(
+          b.whole<E>("output") + behind_norm, b.whole<E>("h"), b.whole<int32_t>("tokens") + own,
+          b.whole<F>("terms"), own, tile(s.loss_tile, own), loss_scale(p, context),
+          gradients_behind_norm(b.whole<F>("output_grads")), b.whole<E>("dh"),
+          b.whole<double>("loss"), b.whole<E>("workspace"));
       return true;
     }
     case OpKind::final_norm_backward: {
@@ -252,7 +261,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.mlp_backward(b.whole<E>("params"), b.whole<E>("y"), b.whole<E>("inner"), block,
                           tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
                           b.whole<E>("workspace"), shape.partial, b.whole<E>("experts"),
-                          b.whole<F>("expert_grads"));
+                          b.whole<F>("expert_grads"),
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::mlp_backward_input: {
@@ -287,7 +297,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const BoundOp<OpKind::out_backward> b(p, op, pointers);
       blocks.out_backward(b.whole<E>("params"), b.whole<E>("dx"), b.whole<E>("o"), block,
                           tile(s.projection_tile, block), b.whole<E>("d_o"), b.whole<F>("delta"),
-                          b.whole<F>("grads"), b.whole<E>("workspace"), shape.partial);
+                          b.whole<F>("grads"), b.whole<E>("workspace"), shape.partial,
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::attention_backward: {
@@ -310,7 +321,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           own_tokens(p, shape.layer_kind, index),
                           tile(s.projection_tile, own_chunk), b.heads<F>("dq"), b.heads<F>("dk"),
                           b.heads<F>("dv"), b.at<E>("dx", index), b.whole<F>("grads"),
-                          b.whole<E>("workspace"), layers.group_of(op.head_group));
+                          b.whole<E>("workspace"), layers.group_of(op.head_group),
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
       return true;
     }
     case OpKind::qkv_backward_input: {
@@ -362,6 +374,12 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                               b.whole<E>("dx") + row * model.hidden, own_run,
                               first_token_of_run(p, run), b.whole<F>("grads"));
       }
+      return true;
+    }
+    case OpKind::dequantize: {
+      const BoundOp<OpKind::dequantize> b(p, op, pointers);
+      const Nf4Layout layout(step.units()[static_cast<size_t>(index)], sizeof(E));
+      blocks.dequantize(b.whole<std::byte>("source"), layout, b.whole<E>("params"));
       return true;
     }
     case OpKind::add: {

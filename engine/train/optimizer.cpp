@@ -76,6 +76,14 @@ void initialize_tensor(const ModelSpec& model, const ParameterTensor& tensor, ui
     deviation /= std::sqrt(2.0 * static_cast<double>(model.layers));
   }
   const uint64_t key = random_key(seed, tensor.name);
+  if (tensor.init == Init::uniform) {
+    // As PyTorch initializes a linear layer, and peft an adapter.
+    const double bound = 1 / std::sqrt(static_cast<double>(tensor.shape.back()));
+    for (int64_t i = 0; i < tensor.elements; ++i) {
+      out[i] = static_cast<float>(bound * (2 * uniform_at(key, static_cast<uint64_t>(i)) - 1));
+    }
+    return;
+  }
   const int64_t pairs = (tensor.elements + 1) / 2;
   const int64_t threads =
       std::clamp<int64_t>(pairs / least_pairs_per_thread, 1, bound_processors());

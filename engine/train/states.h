@@ -21,6 +21,15 @@ void write_parameters(Executor& executor, int unit, const std::vector<float>& va
 
 // `model` is the whole model below. A rank of a pipeline has some of its units.
 
+/// The unit of a rank's program that is this unit of the model; -1 if another rank of the pipeline
+/// has it.
+int unit_of_program(const Program& program, const ParameterUnit& unit);
+
+/// Returns the parameters of a unit of the model, as float32. Called by all ranks; rank 0 gets
+/// them, the others an empty vector. `comm` may be null if there is one rank.
+std::vector<float> read_parameters(const Executor& executor, const ModelSpec& model,
+                                   Communicator* comm, const ParameterUnit& unit);
+
 /// Initializes the parameters from `seed` and sets the optimizer's moments to zero.
 void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed);
 
@@ -41,9 +50,10 @@ struct TrainingState {
   double gradient_norm = 0;  // of the last step, before clipping; 0: no step, or not known
 };
 
-/// Writes one safetensors file: parameters under their Hugging Face names and layout, moments under
-/// "adam_m." and "adam_v." + name, the progress and the model's name as metadata. Atomic. Called
-/// by all ranks; rank 0 collects the shards and writes. `comm` may be null if there is one rank.
+/// Writes one safetensors file: parameters under their Hugging Face names and layout, moments of
+/// trained ones under "adam_m." and "adam_v." + name, the progress and the model's name as
+/// metadata. Atomic. Called by all ranks; rank 0 collects the shards and writes. `comm` may be null
+/// if there is one rank.
 void save_checkpoint(const Executor& executor, const ModelSpec& model,
                      const TrainingState& progress, Communicator* comm,
                      const std::filesystem::path& path);

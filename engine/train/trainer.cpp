@@ -1,5 +1,7 @@
 #include "engine/train/trainer.h"
 
+#include "engine/train/adapter_files.h"
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -117,6 +119,14 @@ Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::load_adapters(const std::filesystem::path& folder) {
+  longspan::load_adapters(state_->executor, state_->plan.model, folder);
+}
+
+void Trainer::save_adapters(const std::filesystem::path& folder) const {
+  longspan::save_adapters(state_->executor, state_->plan.model, state_->comm, folder);
+}
 
 void Trainer::load_weights(const std::filesystem::path& path) {
   longspan::load_weights(state_->executor, state_->plan.model, path);

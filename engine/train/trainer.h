@@ -62,6 +62,9 @@ class Trainer {
   /// Loads initial weights from a Hugging Face model folder or file (safetensors, sharded or not).
   /// check_weights() says much earlier whether they are of the plan's model.
   void load_weights(const std::filesystem::path& path);
+  /// Loads and writes adapters in peft's format (adapter_files.h).
+  void load_adapters(const std::filesystem::path& folder);
+  void save_adapters(const std::filesystem::path& folder) const;
   /// Writes the whole parameters, optimizer states and the step count, atomically. Rank 0 collects
   /// the shards and writes; only rank 0 needs access to the file. For resume() every rank reads the
   /// file: it continues bit for bit under the same plan and data, and from the same state under

@@ -179,14 +179,34 @@ std::vector<WeightFiles::Found> WeightFiles::find(const std::string& prefix,
   return all;
 }
 
+bool WeightFiles::has(const ParameterUnit& unit) const {
+  return find("", file_tensors(unit.tensors.front()).front()).has_value();
+}
+
 void WeightFiles::check(const ModelSpec& model) const {
   std::set<std::string> used;
   for (const ParameterUnit& unit : parameter_units(model)) {
+    if (unit.kind == ParameterUnit::Kind::adapters && !has(unit)) continue;
     for (const ParameterTensor& tensor : unit.tensors) {
       for (const Found& found : find("", tensor)) used.insert(found.name);
     }
   }
   if (model.tied_embeddings) used.insert(kOutputMatrix);
+  refuse_unused(used);
+}
+
+void WeightFiles::check_units(const std::string& prefix,
+                              const std::vector<ParameterUnit>& units) const {
+  std::set<std::string> used;
+  for (const ParameterUnit& unit : units) {
+    for (const ParameterTensor& tensor : unit.tensors) {
+      for (const Found& found : find(prefix, tensor)) used.insert(found.name);
+    }
+  }
+  refuse_unused(used);
+}
+
+void WeightFiles::refuse_unused(const std::set<std::string>& used) const {
   std::vector<std::string> unused;
   for (const auto& file : files_) {
     for (const auto& [name, entry] : file->entries()) {

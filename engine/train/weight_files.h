@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,10 +45,17 @@ class WeightFiles {
 
   const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
 
-  /// Throws bad_input unless the files hold the parameters of `model` in their shapes, and nothing
+  /// Whether the files hold the unit's first tensor.
+  bool has(const ParameterUnit& unit) const;
+  /// Throws bad_input unless the files hold the parameters of `model` in their shapes, those of
+  /// adapters if they like, and nothing
   /// that a model with more in it would use. Moments may be there, constants of older files, and an
   /// output matrix that is tied, which check_tied() looks at. Reads headers only.
   void check(const ModelSpec& model) const;
+
+  /// Throws bad_input unless the files hold these units' parameters, by names after `prefix`, and
+  /// nothing else.
+  void check_units(const std::string& prefix, const std::vector<ParameterUnit>& units) const;
 
   /// Throws bad_input if the files hold an output matrix of their own that differs from `values` of
   /// the token table `embedding`, to which it is tied.
@@ -63,6 +71,7 @@ class WeightFiles {
     std::string name;
     FileTensor part;
   };
+  void refuse_unused(const std::set<std::string>& used) const;
   void open_shards(const std::filesystem::path& index);
   std::vector<Found> find(const std::string& prefix, const ParameterTensor& tensor) const;
   std::optional<Found> find(const std::string& prefix, const FileTensor& tensor) const;

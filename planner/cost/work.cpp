@@ -1,9 +1,13 @@
 #include "planner/cost/work.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "models/adapters.h"
+#include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/key_window.h"
+#include "planner/program/moment_format.h"
 
 namespace longspan {
 namespace {
@@ -159,6 +163,23 @@ void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
   }
 }
 
+// Products of the adapter, if there is one, of a projection from width `in` to `out`: forward, or
+// all of the backward, which makes x A^T again.
+void low_rank(const ModelSpec& m, Projection projection, int64_t in, int64_t out, bool forward,
+              Collector& add) {
+  if (!has_adapter(m, {projection})) return;
+  const int64_t t = add.rows(), r = m.adapters->rank;
+  add.gemm(Kernel::gemm_nt, t, r, in);
+  if (forward) {
+    add.gemm(Kernel::gemm_nt, t, out, r);
+    return;
+  }
+  add.gemm(Kernel::gemm_nn, t, r, out);
+  add.gemm(Kernel::gemm_tn, out, r, t);
+  add.gemm(Kernel::gemm_tn, r, in, t);
+  add.gemm(Kernel::gemm_nn, t, in, r);
+}
+
 // The parts of a mixture of experts in one tile of t tokens; widths are a rank's.
 struct ExpertsWork {
   const Experts& e;
@@ -166,6 +187,7 @@ struct ExpertsWork {
   int64_t parts;        // gate and up, or only up
   int64_t act;          // bytes of an activation
   bool biased;
+  bool trained;  // has gradients of weights
   Collector& add;
 
   int64_t rows() const { return t * e.active; }
@@ -200,11 +222,13 @@ struct ExpertsWork {
     activation(Kernel::activation_backward);
   }
   void down_gradients() const {
+    if (!trained) return;
     add.grouped(Kernel::gemm_tn, e.count, rows(), d, f);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), d);
     if (fs > 0) add.gemm(Kernel::gemm_tn, d, fs, t);
   }
   void up_gradients() const {
+    if (!trained) return;
     permute();
     add.grouped(Kernel::gemm_tn, e.count, rows(), parts * f, d);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), parts * f);
@@ -212,7 +236,7 @@ struct ExpertsWork {
   }
   void router_gradients() const {
     add.moved(2 * t * e.count, 4);
-    add.gemm(Kernel::gemm_tn, e.count, d, t);
+    if (trained) add.gemm(Kernel::gemm_tn, e.count, d, t);
   }
   void input_gradient() const {
     add.grouped(Kernel::gemm_nn, e.count, rows(), d, parts * f);
@@ -228,9 +252,16 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
   const Experts& e = *m.experts;
   const int64_t tensor = p.lengths_of(shape.layer_kind).tensor;
   const int64_t t = add.rows(), d = m.hidden;
-  const ExpertsWork work{
-      e,          t,  d, e.ffn / tensor, e.shared_ffn / tensor, m.gated() ? 2 : 1, size_of(p.dtype),
-      m.mlp_bias, add};
+  const ExpertsWork work{e,
+                         t,
+                         d,
+                         e.ffn / tensor,
+                         e.shared_ffn / tensor,
+                         m.gated() ? 2 : 1,
+                         size_of(p.dtype),
+                         m.mlp_bias,
+                         m.backward == LayerBackward::weights,
+                         add};
   const bool with_norm =
       !shape.partial && (shape.kind == OpKind::mlp_forward || shape.kind == OpKind::mlp_backward);
   if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
@@ -316,8 +347,8 @@ std::string_view name_of(Kernel kernel) {
   return names[static_cast<int>(kernel)];
 }
 
-void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out) {
-  Collector add(out);
+void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& primitives) {
+  Collector add(primitives);
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
@@ -330,6 +361,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const RankGroup group = group_of(p, shape);
   const double stride = static_cast<double>(group.stride), ranks = static_cast<double>(group.size);
   const bool rope = m.positions == Positions::rope;
+  const bool trained = m.backward == LayerBackward::weights;
+  const bool trained_output = trains_output(p.model);
   // Norms that are a part of the op.
   const bool norms_input = m.norms_inputs() && !shape.partial && !shape.normed;
   const bool norms_output = m.norms_outputs() && !shape.partial;
@@ -337,6 +370,21 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   const GroupHeads heads = group_heads(m, lengths);
   const int64_t aq = heads.q / tensor * m.head_dim;
   const int64_t g = shape.queries_only ? 0 : heads.kv / tensor * m.head_dim;
+  using enum Projection;
+  const auto low = [&](Projection projection, int64_t in, int64_t out_width, bool forward) {
+    low_rank(m, projection, in, out_width, forward, add);
+  };
+  const auto low_qkv = [&](bool forward) {
+    low(q, d, aq, forward);
+    if (g == 0) return;
+    low(k, d, g, forward);
+    low(v, d, g, forward);
+  };
+  const auto low_up = [&](bool forward) {
+    low(gate, d, f, forward);
+    low(up, d, f, forward);
+  };
+  const bool tiled_out = norms_output || has_adapter(m, {out});
   // All chunks of a slice's keys or values, or of their gradients, are one buffer.
   const int64_t units = std::max<int64_t>(1, shape.kv_chunks);
   const auto unit_bytes = [&] { return static_cast<double>(units * bytes_of_kind[shape.tensor]); };
@@ -424,7 +472,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       const bool biased = shape.of_mlp ? m.mlp_bias : m.attention_out_bias;
       if (biased && m.norms_outputs()) add.elementwise(Kernel::add, own, d);
       if (m.norms_outputs()) add.elementwise(Kernel::norm_backward, own, d);
-      if (biased) add.elementwise(Kernel::bias_gradient, own, d);
+      if (biased && trained) add.elementwise(Kernel::bias_gradient, own, d);
       break;
     }
     case OpKind::qkv_forward: {
@@ -433,6 +481,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, aq, d);
       for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
+      low_qkv(true);
       if (m.qkv_bias) add.elementwise(Kernel::add, t, aq + 2 * g);
       if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, aq + g);
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
@@ -444,16 +493,19 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (m.qk_norm) {
         add.gemm(Kernel::gemm_nt, t, aq, d);
+        low(q, d, aq, true);
         if (g > 0) add.gemm(Kernel::gemm_nt, t, g, d);
+        if (g > 0) low(k, d, g, true);
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
-      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
+      if (m.qkv_bias && trained) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
       for (const int64_t n : {aq, g, g}) {
         if (n == 0) continue;
         add.gemm(Kernel::gemm_nn, t, d, n);
-        add.gemm(Kernel::gemm_tn, n, d, t);
+        if (trained) add.gemm(Kernel::gemm_tn, n, d, t);
       }
+      low_qkv(false);
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -483,24 +535,27 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       merge_outputs(p, shape, add);
       break;
     case OpKind::out_forward: {
-      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
       add.gemm(Kernel::gemm_nt, t, d, a);
+      low(out, a, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
     }
     case OpKind::out_backward: {
-      add.tiles(block, norms_output ? p.strategy.projection_tile : 0);
+      add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
       if (norms_output) {
         add.gemm(Kernel::gemm_nt, t, d, a);
+        low(out, a, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
-      add.gemm(Kernel::gemm_tn, d, a, t);
+      if (trained) add.gemm(Kernel::gemm_tn, d, a, t);
       add.gemm(Kernel::gemm_nn, t, a, d);
+      low(out, a, d, false);
       add.elementwise(Kernel::add, t, a);  // delta
-      if (m.attention_out_bias && !shape.partial) {
+      if (m.attention_out_bias && !shape.partial && trained) {
         add.elementwise(Kernel::bias_gradient, t, d);
       }
       break;
@@ -527,10 +582,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.given_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
+        low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       add.elementwise(Kernel::activation_forward, t, f);
       add.gemm(Kernel::gemm_nt, t, d, f);
+      low(down, f, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
       break;
@@ -545,18 +602,23 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
         add.gemm(Kernel::gemm_nt, t, w, d);
+        low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       if (norms_output) {
         add.gemm(Kernel::gemm_nt, t, d, f);
+        low(down, f, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
       add.gemm(Kernel::gemm_nn, t, f, d);
-      add.gemm(Kernel::gemm_tn, d, f, t);
+      if (trained) add.gemm(Kernel::gemm_tn, d, f, t);
       add.elementwise(Kernel::activation_backward, t, f);
       add.gemm(Kernel::gemm_nn, t, d, w);
-      add.gemm(Kernel::gemm_tn, w, d, t);
-      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
+      if (trained) add.gemm(Kernel::gemm_tn, w, d, t);
+      low(down, f, d, false);
+      low_up(false);
+      if (m.mlp_bias && trained)
+        add.elementwise(Kernel::bias_gradient, t, w + (shape.partial ? 0 : d));
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -594,7 +656,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
       add.gemm(Kernel::gemm_nn, t, d, m.vocab);
-      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      if (trained_output) add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       add.elementwise(Kernel::norm_backward, t, d);
       break;
     }
@@ -626,13 +688,22 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
       if (shape.for_input) add.gemm(Kernel::gemm_nn, t, d, m.vocab);
-      add.gemm(Kernel::gemm_tn, m.vocab, d, t);
+      if (trained_output) add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       break;
     }
     case OpKind::final_norm_backward:
       add.tiles(own, 0);
       add.elementwise(Kernel::norm_backward, own, d);
       break;
+    case OpKind::dequantize: {  // read once, and written
+      const bool of_experts = shape.tensor == Tensor::nf4_experts;
+      const double bytes =
+          unit_bytes() +
+          static_cast<double>(
+              bytes_of_kind[of_experts ? Tensor::params_experts : Tensor::params_layer]);
+      add.whole(Kernel::pass, {bytes, 1, 1}, bytes);
+      break;
+    }
     case OpKind::zero:
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::zero, unit_count(), 1);
@@ -641,10 +712,15 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.tiles(unit_count(), 0);
       add.elementwise(Kernel::sumsq, unit_count(), 1);
       break;
-    case OpKind::adamw:
-      add.tiles(unit_count(), 0);
-      add.elementwise(shape.on_host ? Kernel::adamw_host : Kernel::adamw, unit_count(), 1);
+    case OpKind::adamw: {
+      // Its rate is that of float32 moments; narrower ones move fewer bytes.
+      const double share = update_bytes(p.strategy.moments) / update_bytes(MomentFormat::float32);
+      const auto count =
+          std::max<int64_t>(1, std::llround(share * static_cast<double>(unit_count())));
+      add.tiles(count, 0);
+      add.elementwise(shape.on_host ? Kernel::adamw_host : Kernel::adamw, count, 1);
       break;
+    }
     case OpKind::copy_h2d:
       add.whole(Kernel::copy_h2d, {unit_bytes(), 1, 1}, unit_bytes());
       break;

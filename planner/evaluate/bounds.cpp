@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/training.h"
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/evaluate/stream_load.h"
 #include "planner/program/key_window.h"
@@ -32,7 +33,7 @@ struct Seconds {
   double q_exchange, q_exchange_only, o_exchange, d_o_exchange, dq_exchange, dq_exchange_only;
   double kv_shift, dkv_shift;
   double tokens_gather, tokens_scatter;  // of a tensor group
-  std::array<double, kUnitKinds> adamw, adamw_host, sum_of_squares, parameters_gather,
+  std::array<double, kUnitKinds> dequantize, adamw, adamw_host, sum_of_squares, parameters_gather,
       gradients_reduce;  // by unit kind
 };
 
@@ -310,11 +311,22 @@ void Bounds::State::fill(Table& t) {
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
   const bool sharded = parallel.shards() > 1;
-  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    if (t.program.bytes[static_cast<Tensor>(static_cast<int>(Tensor::params_embedding) + kind)] ==
+        0)
+      continue;
     const auto unit = [&](Tensor first) {
       return static_cast<Tensor>(static_cast<int>(first) + kind);
     };
+    const Tensor in_4_bits = unit(Tensor::nf4_embedding);
+    if (t.program.bytes[in_4_bits] > 0) all.dequantize[kind] = of(OpKind::dequantize, in_4_bits);
     const Tensor gradient = unit(sharded ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
+    const bool gathers = sharded && parallel.zero == 3;
+    if (!trains(request.model, static_cast<UnitKind>(kind))) {
+      if (gathers)
+        all.parameters_gather[kind] = of(all_gather, unit(Tensor::params_embedding_shard));
+      continue;
+    }
     all.adamw[kind] = of(adamw, gradient);
     OpShape on_host = shape_of(adamw, gradient);
     on_host.on_host = true;
@@ -387,15 +399,17 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   const double attend_back = f.streams || f.kv_outer ? attention.backward_pairs
                              : f.parts               ? attention.backward_parts
                                                      : groups * attention.backward;
-  double sum = blocks * (head[0] + one.embed_backward);
+  double sum = blocks * (head[0] + (request.model.frozen_embedding ? 0 : one.embed_backward));
   double forwards = blocks * one.embed_forward + layers * blocks * inner[0];
   if (attends) {
     forwards += layers * (projection + attend + blocks * out_forward);
-    sum += layers * (projection_back + attend_back + blocks * out_backward);
+    if (f.back) sum += layers * (projection_back + attend_back + blocks * out_backward);
   }
-  sum +=
-      blocks * (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
-  if (attends) {
+  if (f.back) {
+    sum += blocks *
+           (recomputed(s.mlp_inner) * inner[1] + (layers - recomputed(s.mlp_inner)) * inner[2]);
+  }
+  if (attends && f.back) {
     // Slices have their keys and values.
     const double project_again = f.slices > 1 ? chunks * project[2] : projection;
     sum += recomputed(s.qkv) * project_again + recomputed(s.attention_out) * attend +
@@ -413,17 +427,21 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   }
   if (f.parts_of_outputs) {
     // Computed again before the gradients of their norms.
-    sum += blocks * ((attends ? layers * out_forward : 0) + recomputed(s.mlp_inner) * inner[0]);
+    if (f.back) {
+      sum += blocks * ((attends ? layers * out_forward : 0) + recomputed(s.mlp_inner) * inner[0]);
+    }
   }
   if (norms_apart) {
     forwards += blocks * layers * one.norm_forward;
-    sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
-                     (attends ? recomputed(s.qkv) * one.norm_forward : 0));
+    if (f.back) {
+      sum += blocks * (layers * (one.norm_forward + one.norm_backward) +
+                       (attends ? recomputed(s.qkv) * one.norm_forward : 0));
+    }
   }
   const auto steps = static_cast<double>(request.microbatches);
   busy.loss = blocks * head[0];
   busy.embed_forward = blocks * one.embed_forward;
-  busy.embed_backward = blocks * one.embed_backward;
+  busy.embed_backward = request.model.frozen_embedding ? 0 : blocks * one.embed_backward;
   busy.in_forward(Stream::compute, steps * forwards);
   busy[Stream::compute] += steps * sum;
 }
@@ -445,6 +463,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
   const auto saved = [&](const SavedPolicy& policy, Tensor tensor, double stores, double units,
                          double loads) {
     if (policy.where != Saved::host && policy.where != Saved::nvme) return;
+    if (!f.back) return;
     const auto n = static_cast<double>(f.covered(policy, f.layers));
     out(tensor, n * stores);
     back(tensor, n * loads);
@@ -454,7 +473,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
     }
   };
   const auto blocks_again = static_cast<double>(f.blocks_again());
-  back(tokens, 3 * blocks + blocks_again);
+  back(tokens, (request.model.frozen_embedding ? 2 : 3) * blocks + blocks_again);
   double input_loads = blocks;
   if (request.model.attention) {
     if (s.qkv.where == Saved::recompute && s.qkv.fraction == 1 && f.groups == 1)
@@ -470,7 +489,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
     double loads = f.kv_outer ? pairs : chunks;
     if (s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1) loads += chunks;
     saved(s.qkv, q, chunks, chunks, loads);
-    if (s.qkv.where == Saved::recompute && f.chunk_between_uses) {
+    if (s.qkv.where == Saved::recompute && f.chunk_between_uses && f.back) {
       const auto n = static_cast<double>(f.covered(s.qkv, f.layers));
       busy[Stream::d2h] += steps * n * chunks * one.d2h[static_cast<int>(q)];
       back(q, n * loads);
@@ -489,6 +508,7 @@ void Bounds::State::count_saved(const StrategyTraits& f, const Table& t, StreamL
          {std::pair{Stream::d2h, &one.d2h}, std::pair{Stream::h2d, &one.h2d}}) {
       const double seconds = steps * blocks * (layers + 1) * (*copy)[static_cast<int>(x)];
       busy.in_forward(stream, seconds);
+      if (!f.back) continue;
       // The last residual of a pass without saving is not used.
       const double left = stream == Stream::h2d ? 0 : 1;
       busy[stream] +=
@@ -522,18 +542,23 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
     const auto read = [&](Tensor tensor, double units) {
       if (in_file) busy[Stream::io] += steps * units * one.read[static_cast<int>(tensor)];
     };
-    const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
-    const bool all_again =
-        s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
     // In the forward the last chunk may only be in its own pair, or, if no query sees another
     // chunk, all may.
     const double first = f.window.farthest > 0 ? n - 1 : 0;
+    busy.in_forward(Stream::d2h, steps * 2 * first * one.d2h[static_cast<int>(k)]);
+    busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
+    if (!f.back) {
+      write(k, 2 * first);
+      read(k, 2 * below);
+      return;
+    }
+    const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
+    const bool all_again =
+        s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
     const double late = 2 * (all_recomputed && f.slices == 1 ? n : n - first);
     const auto again = static_cast<double>(f.window.pairs(f.chunks_again()));
     const double loads =
         2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + 2 * again;
-    busy.in_forward(Stream::d2h, steps * 2 * first * one.d2h[static_cast<int>(k)]);
-    busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
     out(k, late);
     back(k, loads);
     write(k, 2 * first + late);
@@ -545,7 +570,7 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
       read(dk, 2 * below);
     }
   }
-  if (f.kv_outer && f.chunk_between_uses) {
+  if (f.kv_outer && f.chunk_between_uses && f.back) {
     out(dq, below);
     back(dq, below);
     if (f.exchanges) {
@@ -610,6 +635,7 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     sum += back;
     waited += back;
   }
+  if (!f.back) sum = waited = 0;
   const Stream stream = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const auto steps = static_cast<double>(request.microbatches);
   busy.in_forward(stream, steps * forwards);
@@ -631,7 +657,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[kUnitKinds] = {1, static_cast<double>(f.layers), 1,
-                                      static_cast<double>(f.layers)};
+                                      static_cast<double>(f.layers), static_cast<double>(f.layers)};
   const auto updates = [&](Stream stream, double seconds) {
     if (s.early_update) {
       busy.once_a_step(stream, seconds);
@@ -639,18 +665,22 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
       busy.after_norm(stream, seconds);
     }
   };
-  for (int kind = 0; kind < (request.model.experts ? kUnitKinds : 3); ++kind) {
-    const bool of_layer = kind == 1 || kind == 3;
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    const bool of_layer = kind != 0 && kind != 2;
     const auto at = [&](Tensor first) { return static_cast<int>(first) + kind; };
+    if (t.program.bytes[static_cast<Tensor>(at(params_embedding))] == 0) continue;
     const double n = of_kind[kind];
     // A layer's parameters are used twice per microbatch or slice, and need not stay in between.
     const auto use = [&](Stream stream, double seconds) {
       busy.in_forward(stream, steps * n * seconds);
-      if (of_layer) busy[stream] += steps * n * seconds;
+      if (of_layer && f.back) busy[stream] += steps * n * seconds;
       if (kind != 2) busy[stream] += steps_again * n * seconds;
     };
     if (f.gathers) use(comm, one.parameters_gather[kind]);
-    if (s.parameters != Tier::device) {
+    if (t.program.bytes[static_cast<Tensor>(at(nf4_embedding))] > 0) {
+      use(Stream::compute, one.dequantize[kind]);
+      if (s.parameters != Tier::device) use(Stream::h2d, one.h2d[at(nf4_embedding)]);
+    } else if (s.parameters != Tier::device) {
       use(Stream::h2d, one.h2d[at(f.gathers ? params_embedding_shard : params_embedding)]);
     }
     busy.once_a_step(comm, n * one.gradients_reduce[kind]);
@@ -674,7 +704,7 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     } else {
       updates(Stream::host, n * one.adamw_host[kind]);
     }
-    if (copied) {
+    if (copied && trains(request.model, static_cast<UnitKind>(kind))) {
       updates(Stream::h2d, n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
     }
     if (f.sharded && !f.gathers) updates(comm, n * one.parameters_gather[kind]);

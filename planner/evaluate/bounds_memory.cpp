@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/training.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/program/layout.h"
@@ -51,9 +52,20 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
-  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0};
+  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
+                                       request.model.adapters ? f.layers : 0};
+  // The parameters of a layer that are loaded while it runs.
+  const auto loaded_of_layer = [&](bool loads) {
+    int64_t sum = 0;
+    for (const int kind : {1, 3, 4}) {
+      if (loads || unit(nf4_embedding, kind) > 0) sum += unit(params_embedding, kind);
+    }
+    return sum;
+  };
   // The units of a layer, of any state.
-  const auto of_layer = [&](Tensor first) { return unit(first, 1) + unit(first, 3); };
+  const auto of_layer = [&](Tensor first) {
+    return unit(first, 1) + unit(first, 3) + unit(first, 4);
+  };
 
   // As StepLowering::create_states().
   TierBytes persistent{};
@@ -61,11 +73,15 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   int64_t gradients = 0;  // of all units, when complete
   for (int kind = 0; kind < kUnitKinds; ++kind) {
     const int64_t n = of_kind[kind];
-    persistent[static_cast<int>(s.parameters)] +=
-        n * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+    const bool in_4_bits = unit(nf4_embedding, kind) > 0;
+    persistent[static_cast<int>(s.parameters)] += n * unit(in_4_bits   ? nf4_embedding
+                                                           : f.gathers ? params_embedding_shard
+                                                                       : params_embedding,
+                                                           kind);
     if (half) {
       persistent[update] += n * unit(master_embedding, kind);
-    } else if (update != static_cast<int>(s.parameters)) {
+    } else if (update != static_cast<int>(s.parameters) &&
+               trains(request.model, static_cast<UnitKind>(kind))) {
       persistent[update] += n * unit(f.sharded ? params_embedding_shard : params_embedding, kind);
     }
     persistent[static_cast<int>(s.optimizer)] +=
@@ -97,7 +113,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int output = tied ? 0 : 2;
   // The first block's loss: of the last slice, or of the one before it if it passes again.
   TierBytes end{};
-  add(saved_of(f.layers, f.again ? held : f.slices), end);
+  if (f.back) add(saved_of(f.layers, f.again ? held : f.slices), end);
   if (f.again) end[kv_tier] += f.layers * kv_gradients_of(held);
   end[f.block_between_uses ? host : 0] += (f.again ? blocks : f.blocks) * unit(x);
   if (f.block_between_uses) end[0] += unit(x);
@@ -136,7 +152,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       waits += before * of_layer(waiting);
       if (!tied) waits += unit(waiting, 0);
     }
-    sum[0] += of_layer(grads_embedding) + (loads ? of_layer(params_embedding) : 0);
+    sum[0] += of_layer(grads_embedding) + loaded_of_layer(loads);
 
     // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;
@@ -191,6 +207,10 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     }
     at(attention);
   };
+  if (!f.back) {
+    while (moment < Demand::kMoments) at({});
+    return;
+  }
   const int64_t middle = std::min(ceil_div(f.layers, int64_t{2}), f.layers - 1);
   layer(f.layers - 1, 0);
   layer(middle, f.layers - 1 - middle);

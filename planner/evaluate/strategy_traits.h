@@ -35,6 +35,7 @@ struct StrategyTraits {
         chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
         separate_norm((n.block > n.chunk || tensor) && request.model.norms_inputs()),
         parts_of_outputs(tensor && request.model.norms_outputs()),
+        back(request.model.backward != LayerBackward::none),
         window(key_window(request.model, n.chunk)) {}
 
   /// The number of the first `of_first` layers that the policy covers.
@@ -55,6 +56,7 @@ struct StrategyTraits {
   bool kv_outer, block_between_uses, chunk_between_uses;
   bool separate_norm;     // the norm of attention's input is an op of its own
   bool parts_of_outputs;  // in a tensor group outputs are summed before their norms, also again
+  bool back;              // a backward passes the layers
   KeyWindow window;       // of all layers
 };
 

@@ -36,8 +36,14 @@ TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_
       sum[static_cast<int>(tier)] += bytes[unit_tensor(first, static_cast<UnitKind>(unit))];
     }
   };
-  add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
-      s.parameters);
+  const Tensor held =
+      sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding;
+  for (const int unit : units) {
+    const auto kind = static_cast<UnitKind>(unit);
+    const int64_t in_4_bits = bytes[unit_tensor(Tensor::nf4_embedding, kind)];
+    sum[static_cast<int>(s.parameters)] +=
+        in_4_bits > 0 ? in_4_bits : bytes[unit_tensor(held, kind)];
+  }
   if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
   add(Tensor::adam_m_embedding, s.optimizer);
   add(Tensor::adam_v_embedding, s.optimizer);
@@ -57,7 +63,7 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes, slices)});
     own.for_weights =
         bytes_for_weights(slice.model, lengths_of(slice.strategy, slice.sequence), bytes);
-    const TierBytes states = unit_states(slice, bytes, microbatches_, {1, 3});
+    const TierBytes states = unit_states(slice, bytes, microbatches_, {1, 3, 4});
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
     for (int tier = 0; tier < kTierCount; ++tier) {

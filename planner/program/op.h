@@ -52,6 +52,7 @@ enum class OpKind : uint8_t {
   select_rows,
   restore_rows,
   embed_backward,
+  dequantize,
   add,
   zero,
   sum_of_squares,

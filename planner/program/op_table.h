@@ -53,7 +53,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"q", w, {q, q_own}},
          {"k", w, {k, k_all, k_own}, optional},
          {"v", w, {v, v_all, v_own}, optional},
-         {"workspace", w, {ws_qkv_forward}, optional}}),
+         {"workspace", w, {ws_qkv_forward}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // If the keys of a query chunk come in several ops, o_sum accumulates, and the last op also has
     // o. One op of a query chunk has the parameters, if heads have sinks: forward the first,
     // backward that of its own keys, with gradients.
@@ -81,7 +82,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", r, residual, optional},
          {"o", r, {o}},
          {"y", w, residual | part},
-         {"workspace", w, {ws_out}, optional}}),
+         {"workspace", w, {ws_out}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // x may be y. One rank's part overwrites the normed rows, unless these are needed again.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
@@ -89,13 +91,15 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", w, residual | h | part},
          {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
          {"inner", w | r, {inner}, optional},
-         {"experts", r, {params_experts}, optional}}),
+         {"experts", r, {params_experts}, optional},
+         {"adapters", r, {params_adapters}, optional}}),
     // A norm of the output overwrites the sum.
     row(OpKind::residual_forward, "residual_forward", elementwise, compute,
         {{"params", r, params},
          {"x", r, residual},
          {"sum", r | rw, {sum_own}},
          {"y", w, residual}}),
+    // Gradients of frozen parameters are absent, here and below.
     // With tied embeddings the output matrix is in the embedding unit. dx may be x.
     row(OpKind::loss, "loss", product, compute,
         {{"head", r, {params_head}},
@@ -104,8 +108,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"tokens", r, {tokens}},
          {"loss", rw, {loss}},
          {"dx", w, residual},
-         {"head_grads", rw, {grads_head}},
-         {"output_grads", rw, {grads_embedding, grads_head}},
+         {"head_grads", rw, {grads_head}, optional},
+         {"output_grads", rw, {grads_embedding, grads_head}, optional},
          {"workspace", w, {ws_loss}}}),
     // The final norm, on the rank of the last stage, if the vocabulary is cut.
     row(OpKind::final_norm_forward, "final_norm_forward", elementwise, compute,
@@ -135,7 +139,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"h", r, {h_own}},
          {"tokens", r, {tokens}},
          {"terms", r, {vocabulary_terms}},
-         {"output_grads", rw, {grads_embedding, grads_head}},
+         {"output_grads", rw, {grads_embedding, grads_head}, optional},
          {"workspace", w, {ws_vocabulary}},
          {"dh", w, {sum_own}, optional},
          {"loss", rw, {loss}, optional}}),
@@ -145,17 +149,19 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", r, residual},
          {"dh", r, {sum_own}},
          {"dx", w, residual},
-         {"head_grads", rw, {grads_head}}}),
+         {"head_grads", rw, {grads_head}, optional}}),
     // For one rank's part, y is normed, and dx of all tokens becomes this part's gradient of it.
     row(OpKind::mlp_backward, "mlp_backward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},
          {"dx", rw, gradient | dx_all},
-         {"grads", rw, grads},
+         {"grads", rw, grads, optional},
          {"workspace", w, {ws_mlp_backward, ws_mlp_backward_saved}},
          {"inner", rw, {inner}, optional},
          {"experts", r, {params_experts}, optional},
-         {"expert_grads", rw, {grads_experts}, optional}}),
+         {"expert_grads", rw, {grads_experts}, optional},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     // The MLP's backward in two parts, around which norm and residual are separate ops. The first
     // leaves for the second its activations, and in place of `inner` its gradient. h is present if
     // `inner` is computed again, or routes. Has grads if there is a router, which the second part
@@ -186,8 +192,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"o", r, {o}},
          {"d_o", w, {o}},
          {"delta", w, {delta, delta_own}},
-         {"grads", rw, grads},
-         {"workspace", w, {ws_out}, optional}}),
+         {"grads", rw, grads, optional},
+         {"workspace", w, {ws_out}, optional},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     row(OpKind::out_backward_input, "out_backward_input", product, compute,
         {{"params", r, params},
          {"dx", r, {dx, dx_all}},
@@ -218,8 +226,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dk", rw, {dk, dk_all, dk_own}, optional},
          {"dv", rw, {dv, dv_all, dv_own}, optional},
          {"dx", w | rw, gradient | dh},
-         {"grads", rw, grads},
-         {"workspace", w, {ws_qkv_backward}}}),
+         {"grads", rw, grads, optional},
+         {"workspace", w, {ws_qkv_backward}},
+         {"adapters", r, {params_adapters}, optional},
+         {"adapter_grads", rw, {grads_adapters}, optional}}),
     // dqkv is the gradient of the product. Has grads if there are norms of q and k.
     row(OpKind::qkv_backward_input, "qkv_backward_input", product, compute,
         {{"params", r, params},
@@ -239,14 +249,14 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", r, residual},
          {"dh", r, {dh, sum_own}},
          {"dx", r | rw, gradient},
-         {"grads", rw, grads},
+         {"grads", rw, grads, optional},
          {"to", w, {dx}, optional}}),
     // The gradient of a bias. With norms of outputs the sum is there, and becomes its gradient.
     row(OpKind::residual_backward, "residual_backward", elementwise, compute,
         {{"params", r, params, optional},
          {"dx", r, gradient},
          {"sum", rw, {sum_own}, optional},
-         {"grads", rw, grads}}),
+         {"grads", rw, grads, optional}}),
     // Where layers work on a share of the tokens: their rows of the residual or of its gradient,
     // taken from those of more tokens, and put back in their place.
     row(OpKind::select_rows, "select_rows", elementwise, compute,
@@ -255,6 +265,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
         {{"rows", r, gradient}, {"all", rw, gradient}}),
     row(OpKind::embed_backward, "embed_backward", elementwise, compute,
         {{"tokens", r, {tokens}}, {"dx", r, gradient}, {"grads", rw, {grads_embedding}}}),
+    // A unit's parameters from 4 bits, before each use.
+    tensor_row(OpKind::dequantize, "dequantize", elementwise, compute,
+               {{"source", r, nf4s}, {"params", w, {params_layer, params_experts}}}),
     // Adds what other ranks have computed: gradients of a ring or of shared attention, what shares
     // of a cut vocabulary give, or a tensor group's gradient of an input without a norm.
     tensor_row(OpKind::add, "add", elementwise, compute,
@@ -264,13 +277,14 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
                {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
-    tensor_row(OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
-               {{"grads", r, all_grads | grad_shards},
-                {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
-                {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head, adam_m_experts}},
-                {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head, adam_v_experts}},
-                {"params", rw, all_params | param_shards | masters},
-                {"narrowed", w, all_params | param_shards, optional}}),
+    tensor_row(
+        OpKind::adamw, "adamw", state, {Stream::compute, Stream::host},
+        {{"grads", r, all_grads | grad_shards},
+         {"grad_norm", r, {grad_norm}, optional},  // absent: that of the step before
+         {"m", rw, {adam_m_embedding, adam_m_layer, adam_m_head, adam_m_experts, adam_m_adapters}},
+         {"v", rw, {adam_v_embedding, adam_v_layer, adam_v_head, adam_v_experts, adam_v_adapters}},
+         {"params", rw, all_params | param_shards | masters},
+         {"narrowed", w, all_params | param_shards, optional}}),
     tensor_row(OpKind::copy_h2d, "copy_h2d", OpClass::copy, {Stream::h2d},
                {{"source", r, any}, {"destination", w, any}}),
     tensor_row(OpKind::copy_d2h, "copy_d2h", OpClass::copy, {Stream::d2h},

@@ -55,12 +55,17 @@ class Counter {
   }
 
   double of_step() {
-    double layers = 0, experts = 0;
+    double layers = 0, experts = 0, units = 0;
     const auto of_layer = [&](int64_t layer, int64_t of_kind, const LayerRun& kind) {
       const bool attends = kind.attention;
       // The loads of a layer, of which the experts' are of another unit.
-      units_of_layer_ = kind.experts ? 2 : 1;
+      quantized_units_ = model_.nf4 ? (kind.experts ? 2 : 1) : 0;
+      units_of_layer_ = (kind.experts ? 2 : 1) + (model_.adapters ? 1 : 0);
       Policies saved = policies_of(s_, layer, of_kind);
+      if (kind.backward == LayerBackward::none) {
+        using enum Saved;
+        return forward({keep, recompute, recompute, recompute, recompute}, attends);
+      }
       // Inputs of a slice that passes again wait like those between layers.
       if (saved.input == Saved::recompute) {
         saved.input = block_between_uses_ > 0 ? Saved::host : Saved::keep;
@@ -76,12 +81,17 @@ class Counter {
         layers += of_layer(layer, kind.layers, kind);
       }
       if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind);
+      if (model_.adapters) experts += static_cast<double>(kind.layers);
+      if (kind.backward != LayerBackward::weights) continue;
+      units += static_cast<double>(kind.layers);
       if (kind.experts) experts += static_cast<double>(kind.layers);
     }
     units_of_layer_ = 1;
-    double units = static_cast<double>(layers_);
-    units += boundary_.has_loss ? 1 : 0;
-    units += boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings) ? 1 : 0;
+    quantized_units_ = 0;
+    const bool has_table =
+        boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings);
+    units += boundary_.has_loss && !model_.frozen_head ? 1 : 0;
+    units += has_table && !model_.frozen_embedding ? 1 : 0;
     const double of_experts = experts * (gradients() - sums_replicated() + update());
     return 2 + batches_ * (layers + selections() + ends()) + units * (gradients() + update()) +
            of_experts + of_tied_table() + norms();
@@ -160,7 +170,8 @@ class Counter {
   }
   double load_parameters() const {
     const bool gathered = p_.shards() > 1 && p_.zero == 3;
-    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0));
+    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0)) +
+           quantized_units_;
   }
 
   // --- attention of the first chunks, or of all
@@ -279,7 +290,8 @@ class Counter {
     const double through = 1 + block_between_uses_;
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
     // Without an end: a message comes, another is sent and awaited.
-    ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through + 1);
+    const double passes = model_.frozen_embedding ? 1 : 2;
+    ops += blocks_ * (boundary_.has_embedding ? passes * (1 + through) : 2 * through + 1);
     ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);
     ops += again_ * blocks_ * (1 + through);
     // Where documents begin is filled and loaded for every pass.
@@ -304,6 +316,7 @@ class Counter {
   // A tied embedding has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
+    if (model_.frozen_embedding) return 0;
     const double stored = s_.gradients == Tier::device ? 0 : 1;
     if (sharded() && p_.zero >= 2) return passes_ * (2 + tensor_ + 2 * stored);
     return passes_ * 2 * stored;
@@ -338,6 +351,7 @@ class Counter {
   double separate_norm_ = 0, norms_outputs_ = 0;
   bool norms_inputs_ = true;
   double units_of_layer_ = 1;
+  double quantized_units_ = 0;  // of a layer: those that are restored from 4 bits
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
   int64_t own_ = 0;                                              // ring position
   KeyWindow window_;                                             // of the kind that is counted

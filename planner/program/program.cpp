@@ -25,6 +25,15 @@ int Program::experts_unit(int layer) const {
   return unit;
 }
 
+int Program::adapters_unit(int layer) const {
+  if (!model.adapters) return -1;
+  int unit = static_cast<int>(model.layers) + 2 + layer;
+  for (int of = 0; of < model.layers; ++of) {
+    unit += model_of(kind_of_layer(of)).experts.has_value() ? 1 : 0;
+  }
+  return unit;
+}
+
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
   if (strategy.parallel.shards() == 1) return 0;

@@ -110,6 +110,8 @@ struct Program {
   }
   /// The unit of a layer's experts, which follow that of the head; -1 if it has none.
   int experts_unit(int layer) const;
+  /// The unit of a layer's adapters, which follow all experts; -1 without adapters.
+  int adapters_unit(int layer) const;
   /// The first kind with a share of the tokens. REQUIRES: there is one.
   int kind_of_share(double share) const;
   double share_of(int kind) const {

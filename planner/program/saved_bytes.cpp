@@ -38,6 +38,7 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
                                             const Lengths& lengths, const TensorBytes& bytes,
                                             int64_t kv_units, int64_t layers, int64_t slices) {
   std::array<int64_t, kTierCount> sum{};
+  if (model.backward == LayerBackward::none) return sum;
   const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
   const auto add = [&](const SavedPolicy& policy, Tensor tensor, int64_t units) {
     const int64_t away = covered(policy, model, layers), of_layer = units * unit(tensor);

@@ -5,7 +5,11 @@
 #include <optional>
 
 #include "base/units.h"
+#include "models/adapters.h"
+#include "models/nf4.h"
 #include "models/tensor_slices.h"
+#include "models/training.h"
+#include "planner/program/moment_format.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -75,30 +79,42 @@ std::string_view name_of(Tensor tensor) {
                                                "params layer",
                                                "params head",
                                                "params experts",
+                                               "params adapters",
                                                "master embedding",
                                                "master layer",
                                                "master head",
                                                "master experts",
+                                               "master adapters",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
                                                "grads experts",
+                                               "grads adapters",
                                                "adam_m embedding",
                                                "adam_m layer",
                                                "adam_m head",
                                                "adam_m experts",
+                                               "adam_m adapters",
                                                "adam_v embedding",
                                                "adam_v layer",
                                                "adam_v head",
                                                "adam_v experts",
+                                               "adam_v adapters",
                                                "params embedding",
                                                "params layer",
                                                "params head",
                                                "params experts",
+                                               "params adapters",
                                                "grads embedding",
                                                "grads layer",
                                                "grads head",
                                                "grads experts",
+                                               "grads adapters",
+                                               "nf4 embedding",
+                                               "nf4 layer",
+                                               "nf4 head",
+                                               "nf4 experts",
+                                               "nf4 adapters",
                                                "tokens_all",
                                                "documents",
                                                "k_all",
@@ -172,17 +188,20 @@ bool is_own(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].own; }
 bool is_scattered(Tensor tensor) { return kRowKinds[static_cast<int>(tensor)].scattered; }
 bool holds_all_groups(Tensor tensor) { return tensor >= Tensor::o && tensor <= Tensor::delta; }
 
-bool is_state(Tensor tensor) { return tensor <= Tensor::grads_experts_shard; }
+bool is_state(Tensor tensor) { return tensor <= Tensor::nf4_adapters; }
+bool is_nf4(Tensor tensor) {
+  return tensor >= Tensor::nf4_embedding && tensor <= Tensor::nf4_adapters;
+}
 bool is_parameters(Tensor tensor) {
-  return tensor <= Tensor::params_experts ||
-         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_experts_shard);
+  return tensor <= Tensor::params_adapters ||
+         (tensor >= Tensor::params_embedding_shard && tensor <= Tensor::params_adapters_shard);
 }
 bool is_gradients(Tensor tensor) {
-  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_experts) ||
-         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_experts_shard);
+  return (tensor >= Tensor::grads_embedding && tensor <= Tensor::grads_adapters) ||
+         (tensor >= Tensor::grads_embedding_shard && tensor <= Tensor::grads_adapters_shard);
 }
 bool is_shard(Tensor tensor) {
-  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_experts_shard;
+  return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_adapters_shard;
 }
 bool is_workspace(Tensor tensor) {
   return tensor >= Tensor::ws_qkv_forward && tensor <= Tensor::ws_replicated;
@@ -286,7 +305,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     }
   };
   const auto [embedding, layer, head] = unit_elements(model);
-  Units elements{embedding, layer, head, experts_elements(model)}, shard{};
+  Units elements{embedding, layer, head, experts_elements(model), adapter_elements(model)}, shard{};
   const int64_t shards = strategy.parallel.shards();
   for (int i = 0; i < kUnitKinds; ++i) {
     // A sharded unit is padded, so that all shards are equal.
@@ -294,12 +313,24 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     elements[i] = checked_mul(shard[i], shards, "parameters");
   }
   set_units(params_embedding, elements, element);
-  set_units(grads_embedding, elements, f32);
   set_units(params_embedding_shard, shard, element);
-  for (const Tensor first :
-       {master_embedding, adam_m_embedding, adam_v_embedding, grads_embedding_shard}) {
+  if (model.nf4) {
+    const auto [plain_of_layer, plain_of_experts] = plain_elements(model);
+    at(nf4_layer) = nf4_bytes(layer - plain_of_layer, plain_of_layer, element);
+    at(nf4_experts) =
+        nf4_bytes(experts_elements(model) - plain_of_experts, plain_of_experts, element);
+  }
+  // Frozen units have no other state.
+  for (int i = 0; i < kUnitKinds; ++i) {
+    if (!trains(model, static_cast<UnitKind>(i))) elements[i] = shard[i] = 0;
+  }
+  set_units(grads_embedding, elements, f32);
+  for (const Tensor first : {master_embedding, grads_embedding_shard}) {
     set_units(first, shard, f32);
   }
+  Units moments{};
+  for (int i = 0; i < kUnitKinds; ++i) moments[i] = moment_bytes(strategy.moments, shard[i]);
+  for (const Tensor first : {adam_m_embedding, adam_v_embedding}) set_units(first, moments, 1);
 
   const Workspaces ws = workspaces(model, lengths, strategy, dtype, compute_capability);
   at(ws_qkv_forward) = ws.qkv_forward;

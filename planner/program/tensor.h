@@ -34,35 +34,48 @@ inline int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
 std::string_view name_of(DType);
 
 enum class Tensor : uint8_t {
-  // parameters and their states; four consecutive kinds each: embedding, layer, head unit, experts
+  // parameters and their states; five consecutive kinds each: embedding, layer, head unit, experts,
+  // adapters
   params_embedding,
   params_layer,
   params_head,
-  params_experts,  // read by the kernels, in compute dtype
+  params_experts,
+  params_adapters,  // read by the kernels, in compute dtype
   master_embedding,
   master_layer,
   master_head,
-  master_experts,  // float32 master copy, if compute is bfloat16
+  master_experts,
+  master_adapters,  // float32 master copy, if compute is bfloat16
   grads_embedding,
   grads_layer,
   grads_head,
-  grads_experts,  // float32
+  grads_experts,
+  grads_adapters,  // float32
   adam_m_embedding,
   adam_m_layer,
   adam_m_head,
-  adam_m_experts,  // float32
+  adam_m_experts,
+  adam_m_adapters,  // float32
   adam_v_embedding,
   adam_v_layer,
   adam_v_head,
-  adam_v_experts,  // float32
+  adam_v_experts,
+  adam_v_adapters,  // float32
   params_embedding_shard,
   params_layer_shard,
   params_head_shard,
-  params_experts_shard,  // one rank's shard under ZeRO
+  params_experts_shard,
+  params_adapters_shard,  // one rank's shard under ZeRO
   grads_embedding_shard,
   grads_layer_shard,
   grads_head_shard,
   grads_experts_shard,
+  grads_adapters_shard,
+  nf4_embedding,
+  nf4_layer,
+  nf4_head,
+  nf4_experts,
+  nf4_adapters,  // frozen parameters in 4 bits; of layers and experts alone
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
   documents,   // int32 [S] where each token's document begins, in the whole sequence
@@ -152,6 +165,8 @@ bool is_scattered(Tensor);
 bool holds_all_groups(Tensor);
 /// Parameters, gradients and optimizer state, whole or a shard.
 bool is_state(Tensor);
+/// Parameters in 4 bits.
+bool is_nf4(Tensor);
 /// Parameters in compute dtype, as kernels read them; whole or a shard.
 bool is_parameters(Tensor);
 /// Gradients of parameters, whole or a shard.
@@ -162,7 +177,7 @@ bool is_shard(Tensor);
 bool is_workspace(Tensor);
 
 using UnitKind = ParameterUnit::Kind;
-inline constexpr int kUnitKinds = 4;
+inline constexpr int kUnitKinds = 5;
 /// The tensor of a state for a kind of unit. REQUIRES: `first` is the state's embedding tensor.
 Tensor unit_tensor(Tensor first, UnitKind kind);
 

@@ -41,13 +41,18 @@ inline constexpr TensorSet of_attention{q,         k,     v,           o,  o_hea
                                         d_o_heads, delta, delta_heads, dq, dk,      dv};
 // What ranks with shares of the vocabulary exchange besides.
 inline constexpr TensorSet shared{h_own, sum_own, vocabulary_terms, vocabulary_gradient};
-inline constexpr TensorSet all_params{params_embedding, params_layer, params_head, params_experts};
-inline constexpr TensorSet all_grads{grads_embedding, grads_layer, grads_head, grads_experts};
+inline constexpr TensorSet all_params{params_embedding, params_layer, params_head, params_experts,
+                                      params_adapters};
+inline constexpr TensorSet nf4s{nf4_layer, nf4_experts};
+inline constexpr TensorSet all_grads{grads_embedding, grads_layer, grads_head, grads_experts,
+                                     grads_adapters};
 inline constexpr TensorSet param_shards{params_embedding_shard, params_layer_shard,
-                                        params_head_shard, params_experts_shard};
+                                        params_head_shard, params_experts_shard,
+                                        params_adapters_shard};
 inline constexpr TensorSet grad_shards{grads_embedding_shard, grads_layer_shard, grads_head_shard,
-                                       grads_experts_shard};
-inline constexpr TensorSet masters{master_embedding, master_layer, master_head, master_experts};
+                                       grads_experts_shard, grads_adapters_shard};
+inline constexpr TensorSet masters{master_embedding, master_layer, master_head, master_experts,
+                                   master_adapters};
 inline constexpr TensorSet any = [] {
   TensorSet set;
   for (int t = 0; t < kTensorCount; ++t) set = set | static_cast<Tensor>(t);

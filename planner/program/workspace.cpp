@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/adapters.h"
+#include "models/training.h"
 #include "planner/program/attention_workspace.h"
 
 namespace longspan {
@@ -66,6 +68,29 @@ int64_t experts_elements(const ModelSpec& m) {
   return m.mlp_bias ? matrices + mul(e.count, inner + m.hidden) : matrices;
 }
 
+std::array<int64_t, 2> plain_elements(const ModelSpec& m) {
+  const int64_t norm = m.norm == Norm::layernorm ? 2 * m.hidden : m.hidden;
+  const int64_t norms = m.norm_placement == NormPlacement::both ? 2 * norm : norm;
+  int64_t layer = norms, experts = 0;
+  if (m.attention) {
+    layer += norms;
+    if (m.qkv_bias) layer += m.attention_width() + 2 * m.kv_width();
+    if (m.qk_norm) {
+      layer += m.qk_norm_of_token ? m.attention_width() + m.kv_width() : 2 * m.head_dim;
+    }
+    if (m.attention_sinks) layer += m.heads;
+    if (m.attention_out_bias) layer += m.hidden;
+  }
+  if (m.experts) {
+    const Experts& e = *m.experts;
+    layer += (e.router_bias ? e.count : 0) + (e.selection_bias ? e.count : 0);
+    if (m.mlp_bias) experts = e.count * ((m.gated() ? 2 * e.ffn : e.ffn) + m.hidden);
+  } else if (m.mlp_bias) {
+    layer += (m.gated() ? 2 * m.ffn : m.ffn) + m.hidden;
+  }
+  return {layer, experts};
+}
+
 int64_t routing_width(const Experts& e) {
   // A multiple of 16 bytes.
   return round_up(e.count + 5 * e.active + 2, 4);
@@ -92,6 +117,20 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
   return {all[0], layer, all[2]};
 }
 
+AdapterWidths adapter_widths(const ModelSpec& m) {
+  using enum Projection;
+  AdapterWidths widths;
+  if (!m.adapters) return widths;
+  const auto width = [&](int64_t adapters) {
+    return adapters == 0 ? 0 : (1 + adapters) * m.adapters->rank;
+  };
+  widths.rank = m.adapters->rank;
+  widths.qkv = width(adapter_count(m, {q, k, v}));
+  widths.out = width(adapter_count(m, {out}));
+  widths.mlp = width(std::max(adapter_count(m, {gate, up}), adapter_count(m, {down})));
+  return widths;
+}
+
 Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype,
                       int64_t compute_capability) {
   const int64_t act = size_of(dtype);
@@ -108,24 +147,26 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const auto bytes = [&](int64_t rows, int64_t width) {
     return checked_mul(rows, checked_mul(width, act, "workspace"), "workspace");
   };
+  const AdapterWidths low = adapter_widths(m);
   Workspaces ws;
   const int64_t input = m.norms_inputs() ? d : 0, output = m.norms_outputs() ? d : 0;
-  ws.qkv_forward = bytes(qkv_rows, input);
+  ws.qkv_forward = bytes(qkv_rows, input + low.forward(low.qkv));
   // In a tensor group norms are ops of their own.
   const int64_t rows = (tensor > 1 ? 0 : d) + routed + routing;
   const int64_t rows_back = (tensor > 1 ? 0 : input + output) + routed + routing;
-  ws.out = tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output);
-  ws.mlp_forward = bytes(mlp_rows, rows + w + f);
-  ws.mlp_forward_saving = bytes(mlp_rows, rows + f);
+  ws.out =
+      tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output + low.out);
+  ws.mlp_forward = bytes(mlp_rows, rows + w + f + low.forward(low.mlp));
+  ws.mlp_forward_saving = bytes(mlp_rows, rows + f + low.forward(low.mlp));
   ws.loss = bytes(loss_rows, 2 * d + m.vocab);
   ws.vocabulary = bytes(loss_rows, m.vocab);
   // The gradients of activations overwrite these, but weights of experts need both.
   const int64_t acts = m.experts ? 2 * f : f;
-  ws.mlp_backward = bytes(mlp_rows, rows_back + w + acts);
-  ws.mlp_backward_saved = bytes(mlp_rows, rows_back + acts);
+  ws.mlp_backward = bytes(mlp_rows, rows_back + w + acts + low.mlp);
+  ws.mlp_backward_saved = bytes(mlp_rows, rows_back + acts + low.mlp);
   ws.mlp_backward_input = bytes(mlp_rows, routed + routing + f);
   ws.mlp_backward_weight = bytes(mlp_rows, routed + routing);
-  ws.qkv_backward = bytes(qkv_rows, input + (m.qk_norm ? q_width : 0));
+  ws.qkv_backward = bytes(qkv_rows, input + (m.qk_norm ? q_width : 0) + low.qkv);
   ws.qkv_backward_input = bytes(qkv_rows, m.qk_norm ? q_width : 0);
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
@@ -154,7 +195,16 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const auto largest = [](const auto& elements) {
     return *std::max_element(elements.begin(), elements.end());
   };
-  const int64_t largest_unit = std::max(largest(unit_elements(m)), experts_elements(m));
+  const std::array<int64_t, 3> units = unit_elements(m);
+  int64_t largest_unit = 0;  // of those whose gradients are summed
+  const auto sums = [&](ParameterUnit::Kind kind, int64_t elements) {
+    if (trains(m, kind)) largest_unit = std::max(largest_unit, elements);
+  };
+  sums(ParameterUnit::Kind::embedding, units[0]);
+  sums(ParameterUnit::Kind::layer, units[1]);
+  sums(ParameterUnit::Kind::head, units[2]);
+  sums(ParameterUnit::Kind::experts, experts_elements(m));
+  sums(ParameterUnit::Kind::adapters, adapter_elements(m));
   ws.reduce = pieces(s.parallel.replicas(), largest_unit, 4);
   ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {

@@ -15,6 +15,9 @@ namespace longspan {
 std::array<int64_t, 3> unit_elements(const ModelSpec& model);
 /// Elements of the unit of a layer's experts; 0 without experts. Likewise equal by a test.
 int64_t experts_elements(const ModelSpec& model);
+/// Elements of a layer, and of its experts, that are in no matrix: norms and biases. Likewise
+/// equal.
+std::array<int64_t, 2> plain_elements(const ModelSpec& model);
 /// Elements of each that all ranks of a tensor group replicate; `model` may be that of any rank.
 /// Equal to replicated_in_layer() by a test.
 std::array<int64_t, 3> replicated_elements(const ModelSpec& model);
@@ -24,6 +27,15 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& model);
 /// these, indices, and the places of rows in the order of experts, and back [active each]; the gate
 /// of shared experts and its gradient.
 int64_t routing_width(const Experts& experts);
+
+/// Elements of a token that adapters need in an op's backward: x A^T, and the gradient of that for
+/// each adapter of the same input. A forward needs one of these.
+struct AdapterWidths {
+  int64_t rank = 0;
+  int64_t qkv = 0, out = 0, mlp = 0;
+  int64_t forward(int64_t backward) const { return backward > 0 ? rank : 0; }
+};
+AdapterWidths adapter_widths(const ModelSpec& model);
 
 /// Bytes, by op kind.
 struct Workspaces {

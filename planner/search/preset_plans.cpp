@@ -84,6 +84,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
                                                : options_.chunk_tokens;
   c.strategy = make_preset(preset_, model_, sequence, chunk, layout_);
   c.strategy.deterministic = options_.deterministic;
+  c.strategy.moments = options_.moments;
   c.strategy.early_update = options_.early_update;
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;

@@ -30,6 +30,7 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   space.microbatches = options.microbatches;
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
+  space.moments = options.moments;
   space.early_update = options.early_update;
   space.has_files = capacities(hw)[kNvmeTier] > 0;
   if (options.early_update) {

@@ -64,7 +64,8 @@ struct QuestionOptions {
   int64_t microbatches = 1;    // sequences of a step on each data replica
   int64_t global_batch = 0;    // sequences of a step over all replicas; replaces microbatches
   bool deterministic = false;  // Strategy::deterministic of every plan
-  bool early_update = false;   // Strategy::early_update of every plan, none with a pipeline
+  MomentFormat moments = MomentFormat::float32;  // likewise
+  bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline
   ParallelChoice parallel;
   double margin = 0;              // part of every tier that is left free, in [0, 1)
   TimeLimits time;                // limits of the answer

@@ -388,6 +388,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   }
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
+  s.moments = options.moments;
   s.early_update = options.early_update;
   return c;
 }

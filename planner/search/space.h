@@ -33,6 +33,7 @@ struct SpaceOptions {
   int64_t microbatches = 1;  ///< per replica
   int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
   bool deterministic = false;
+  MomentFormat moments = MomentFormat::float32;
   bool early_update = false;
   bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included

@@ -34,6 +34,7 @@ constexpr std::span<const std::string_view> words_of() {
   if (std::is_same_v<T, Tier>) return kTierNames;
   if (std::is_same_v<T, Saved>) return kSavedNames;
   if (std::is_same_v<T, BackwardOrder>) return kOrderNames;
+  if (std::is_same_v<T, MomentFormat>) return kMomentFormatNames;
   if (std::is_same_v<T, bool>) return kFlagNames;
   return {};
 }
@@ -189,6 +190,13 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .optional = true,
      .changes_list = true,
      .turn = Turn::off},
+    // It changes what is trained, so it is no neighbour of a plan.
+    {.key = "moments",
+     .at = at<&Strategy::moments>,
+     .most = static_cast<int64_t>(MomentFormat::int8),
+     .optional = true,
+     .changes_sizes = true,
+     .matters = [](const Strategy&, int64_t) { return false; }},
     {.key = "saved.layer_input",
      .at = at<&Strategy::layer_input>,
      .most = kSavedNvme,

@@ -6,6 +6,9 @@ namespace longspan {
 
 std::string_view name_of(Tier tier) { return kTierNames[static_cast<int>(tier)]; }
 std::string_view name_of(Saved saved) { return kSavedNames[static_cast<int>(saved)]; }
+std::string_view name_of(MomentFormat format) {
+  return kMomentFormatNames[static_cast<int>(format)];
+}
 std::string_view name_of(BackwardOrder order) { return kOrderNames[static_cast<int>(order)]; }
 
 bool recomputes(const Strategy& s) {

@@ -40,6 +40,10 @@ struct SavedPolicy {
 enum class BackwardOrder : uint8_t { kv_outer, q_outer };
 inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 
+/// The format of AdamW's moments (planner/program/moment_format.h).
+enum class MomentFormat : uint8_t { float32, bfloat16, int8 };
+inline constexpr std::string_view kMomentFormatNames[] = {"float32", "bfloat16", "int8"};
+
 struct Strategy {
   std::string preset = "custom";  // its origin; informational
 
@@ -74,6 +78,8 @@ struct Strategy {
   Tier gradients = Tier::device;   // device or host
   Tier optimizer = Tier::device;   // device, host or nvme; device requires the other two on device
 
+  MomentFormat moments = MomentFormat::float32;
+
   ParallelLayout parallel;  // the mesh of ranks
 
   bool operator==(const Strategy&) const = default;
@@ -82,6 +88,7 @@ struct Strategy {
 std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
+std::string_view name_of(MomentFormat);
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);

@@ -88,6 +88,12 @@ bool has_windows(const ModelSpec& model) {
                      [](const LayerRun& run) { return run.window > 0; });
 }
 
+bool has_backward(const ModelSpec& model, LayerBackward backward) {
+  if (model.uniform()) return model.backward == backward;
+  return std::any_of(model.runs.begin(), model.runs.end(),
+                     [&](const LayerRun& run) { return run.backward == backward; });
+}
+
 // Places in a sequence are 4 bytes.
 constexpr int64_t kLongestPacked = (int64_t{1} << 31) - 1;
 
@@ -192,6 +198,22 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{fmt::format("the experts of {} have biases, which a tensor group does not cut",
                                 q.model.name),
+                    "set tensor to 1"};
+     }},
+    {Rule::combination, "parallel.zero",
+     [](const Question& q) {
+       return !q.model.nf4 ||
+              (q.mesh().tensor == 1 && (q.mesh().shards() == 1 || q.mesh().zero < 3));
+     },
+     [](const Question& q) {
+       return Words{
+           fmt::format("weights in 4 bits are whole on every rank, those of {}", q.model.name),
+           "set zero to 2 or less, and tensor to 1"};
+     }},
+    {Rule::combination, "parallel.tensor",
+     [](const Question& q) { return q.mesh().tensor == 1 || !q.model.adapters; },
+     [](const Question& q) {
+       return Words{fmt::format("a tensor group does not cut the adapters of {}", q.model.name),
                     "set tensor to 1"};
      }},
     {Rule::divisibility, "parallel.tensor",
@@ -326,6 +348,17 @@ constexpr auto kChecks = std::to_array<Check>({
        return p.stages > 1 || p == Pipeline{.slices = p.slices, .equal_work = p.equal_work};
      },
      [](const Question&) { return Words{"a schedule and virtual stages need 2 stages or more"}; }},
+    {Rule::combination, "pipeline",
+     [](const Question& q) {
+       return (q.pipeline().stages == 1 && q.pipeline().slices == 1) ||
+              !has_backward(q.model, LayerBackward::none);
+     },
+     [](const Question& q) {
+       return Words{fmt::format("slices and stages pass gradients back to the first layer, and the "
+                                "first layers of {} are frozen",
+                                q.model.name),
+                    "set stages and slices to 1"};
+     }},
 });
 
 // Evaluated if there is more than one stage.
@@ -334,6 +367,16 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{fmt::format("there is no schedule \"{}\"", q.pipeline().schedule),
                     std::string(kPlannedScheduleAdvice)};
+     }},
+    {Rule::schedule, "pipeline.schedule",
+     [](const Question& q) {
+       return !splits_backward(q) || !has_backward(q.model, LayerBackward::inputs);
+     },
+     [](const Question& q) {
+       return Words{fmt::format("{} has actions for the gradients of weights, and layers of {} are "
+                                "frozen",
+                                q.pipeline().schedule, q.model.name),
+                    "use 1f1b"};
      }},
     {Rule::schedule, "pipeline.schedule", [](const Question& q) { return q.family->plannable; },
      [](const Question& q) {

@@ -136,7 +136,8 @@ TEST_CASE("every preset gives the numbers of the reference", "[numerics]") {
 TEST_CASE("random legal plans give the numbers of the reference", "[numerics][property]") {
   const auto seeds = static_cast<uint64_t>(cases(30, 100));
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    const StepCase step = seed % 2 == 0 ? random_case(seed) : random_case_with_experts(seed);
+    StepCase step = seed % 2 == 0 ? random_case(seed) : random_case_with_experts(seed);
+    add_formats(step, seed);
     INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
     REQUIRE_NOTHROW(validate(step.strategy, step.model, step.sequence, "random"));
     check_against_reference(step, kTolerance);
@@ -147,6 +148,7 @@ TEST_CASE("the bits do not depend on the run, the order or the threads", "[numer
   const auto last = static_cast<uint64_t>(100 + cases(6, 16));
   for (uint64_t seed = 101; seed <= last; ++seed) {
     StepCase step = seed % 2 == 0 ? random_case(seed) : random_case_with_experts(seed);
+    add_formats(step, seed);
     INFO("seed " << seed);
     const StepOutcome first = run_step(step);
     const auto same = [&](const StepOutcome& other) {

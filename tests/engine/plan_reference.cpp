@@ -2,12 +2,48 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/bfloat16.h"
+#include "models/nf4.h"
 #include "tests/reference/fp.h"
 #include "tests/reference/reference.h"
 
 namespace longspan::testing {
 namespace {
+
+// The weights as they are computed with: in 4 bits, of blocks of 64 numbers of a unit's matrices.
+std::vector<std::vector<float>> held_weights(const StepCase& step) {
+  std::vector<std::vector<float>> weights = case_weights(step);
+  if (!step.model.nf4) return weights;
+  const std::vector<ParameterUnit> units = parameter_units(step.model);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    using enum ParameterUnit::Kind;
+    if (units[unit].kind != layer && units[unit].kind != experts) continue;
+    std::vector<float*> numbers;
+    for (const ParameterTensor& tensor : units[unit].tensors) {
+      if (!tensor.decays) continue;
+      for (int64_t i = 0; i < tensor.elements; ++i) {
+        numbers.push_back(&weights[unit][static_cast<size_t>(tensor.offset + i)]);
+      }
+    }
+    for (size_t first = 0; first < numbers.size(); first += 64) {
+      const size_t end = std::min(numbers.size(), first + 64);
+      float scale = 0;
+      for (size_t i = first; i < end; ++i) scale = std::max(scale, std::abs(*numbers[i]));
+      for (size_t i = first; i < end && scale > 0; ++i) {
+        float best = kNf4Levels[0];
+        for (const float level : kNf4Levels) {
+          const float x = *numbers[i] / scale;
+          if (std::abs(x - level) < std::abs(x - best)) best = level;
+        }
+        *numbers[i] = best * scale;
+      }
+    }
+  }
+  return weights;
+}
 
 // The tokens of every document of the step that has a label.
 std::vector<std::vector<int32_t>> documents_of(const StepCase& step) {
@@ -25,7 +61,7 @@ std::vector<std::vector<int32_t>> documents_of(const StepCase& step) {
 
 reference::Result reference_step(const StepCase& step) {
   std::vector<std::vector<double>> weights;
-  for (const std::vector<float>& unit : case_weights(step)) {
+  for (const std::vector<float>& unit : held_weights(step)) {
     std::vector<double>& values = weights.emplace_back(unit.begin(), unit.end());
     if (step.dtype == DType::float32) continue;
     // The kernels' inputs are rounded; what they compute from them is compared.
@@ -57,7 +93,9 @@ std::vector<double> gradient_errors(const StepCase& step) {
   const StepOutcome outcome = run_step(step);
   const reference::Result expected = reference_step(step);
   std::vector<double> errors;
+  const std::vector<ParameterUnit> units = parameter_units(step.model);
   for (size_t unit = 0; unit < expected.gradients.size(); ++unit) {
+    if (!units[unit].trained) continue;
     errors.push_back(reference::relative_error(outcome.gradients[unit].data(),
                                                expected.gradients[unit].data(),
                                                expected.gradients[unit].size()));
@@ -70,7 +108,17 @@ void check_against_reference(const StepCase& step, double tolerance) {
   const reference::Result expected = reference_step(step);
   CHECK(outcome.loss == Approx(expected.loss).epsilon(tolerance));
   const std::vector<ParameterUnit> units = parameter_units(step.model);
+  const std::vector<std::vector<float>> weights = held_weights(step);
   for (size_t unit = 0; unit < units.size(); ++unit) {
+    if (!units[unit].trained) {
+      INFO("frozen unit " << unit);
+      CHECK(outcome.gradients[unit].empty());
+      // A shard ends with padding.
+      std::vector<float> values = outcome.parameters[unit];
+      values.resize(weights[unit].size());
+      if (step.dtype == DType::float32 && !step.model.nf4) CHECK(values == weights[unit]);
+      continue;
+    }
     REQUIRE(outcome.gradients[unit].size() == expected.gradients[unit].size());
     const auto check = [&](int64_t first, int64_t count) {
       CHECK(reference::relative_error(outcome.gradients[unit].data() + first,

@@ -11,6 +11,8 @@
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/states.h"
+#include "models/adapters.h"
+#include "models/training.h"
 #include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
 #include "planner/schedule/registry.h"
@@ -120,6 +122,7 @@ std::vector<int> units_of_rank(const Program& p, const ModelSpec& model) {
     for (int layer = stage.first; layer < stage.end; ++layer) {
       const int64_t in_model = stage.in_model + layer - stage.first;
       own[1 + in_model] = 1 + layer;
+      if (model.adapters) own[own.size() - model.layers + in_model] = p.adapters_unit(layer);
       if (!run_of_layer(model, in_model).experts) continue;
       int64_t unit = model.layers + 2;
       for (int64_t before = 0; before < in_model; ++before) {
@@ -195,9 +198,15 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     if (own[unit] < 0) continue;
     const BufferId parameters = p.parameters[own[unit]];
     std::vector<float>& values = outcome.parameters[unit];
-    values.resize(p.bytes_of(parameters) / 4);
-    executor.read(parameters, values.data());
-    if (waits) continue;
+    if (is_nf4(p.buffers[parameters].tensor)) {
+      std::vector<std::byte> bytes(p.bytes_of(parameters));
+      executor.read(parameters, bytes.data());
+      for (const std::byte byte : bytes) values.push_back(static_cast<float>(byte));
+    } else {
+      values.resize(p.bytes_of(parameters) / 4);
+      executor.read(parameters, values.data());
+    }
+    if (waits || p.adam_m[own[unit]] < 0) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
     const double norm =
         step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);
@@ -352,6 +361,9 @@ ModelSpec small_gpt_oss() {
 }
 
 ModelSpec in_runs(ModelSpec model, int64_t variant) {
+  // Some layers do not have projections that others have, so none is adapted.
+  if (model.adapters) model = wholly_trained(model);
+  model.backward = LayerBackward::weights;
   const int64_t f = model.ffn;
   const std::vector<LayerRun> variants[kLayerVariants] = {
       {{1, true, f, 1}, {1, false, f, 1}, {2, true, f, 1}},
@@ -382,6 +394,31 @@ ModelSpec in_runs(ModelSpec model, int64_t variant) {
   for (const LayerRun& run : model.runs) model.layers += run.layers;
   validate(model, "test");
   return model;
+}
+
+ModelSpec partly_frozen(ModelSpec model, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto coin = [&] { return random() % 2 == 0; };
+  Frozen frozen{coin(), coin()};
+  const auto layers = static_cast<uint64_t>(model.layers);
+  const auto first = static_cast<int64_t>(coin() ? 0 : random() % layers);
+  const auto end = first + static_cast<int64_t>(random() % (layers + 1));
+  if (first < end) frozen.layers.push_back({first, std::min(end, model.layers)});
+  if (frozen.embedding && frozen.head && end - first >= model.layers) frozen.head = false;
+  return freeze(model, frozen);
+}
+
+ModelSpec adapted(ModelSpec model, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Adapters adapters{1 + static_cast<int64_t>(random() % 6),
+                    1.0 + static_cast<double>(random() % 9)};
+  const bool experts = model.experts.has_value();
+  const size_t most = experts ? 4 : kProjections;
+  for (size_t i = 0; i < most; ++i) adapters.on[i] = random() % 2 == 0;
+  const bool attends = !experts && random() % 3 > 0;
+  adapters.on[attends ? 6 : 3] = true;  // every layer has one
+  model.name += ", adapters";
+  return with_adapters(model, adapters);
 }
 
 namespace {
@@ -453,10 +490,18 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
     if (pick(4) == 0) c.model.attention_scale = 0.2;
   }
   if (pick(4) == 0) c.model = in_windows(c.model, 1 + pick(3 * chunk));
+  const int64_t trained = pick(4);
+  if (trained == 0) c.model = partly_frozen(c.model, seed);
+  if (trained == 1 && c.model.activation != Activation::gelu) c.model = adapted(c.model, seed);
   return c;
 }
 
 }  // namespace
+
+void add_formats(StepCase& step, uint64_t seed) {
+  step.strategy.moments = static_cast<MomentFormat>(seed / 2 % 3);
+  step.model.nf4 = step.model.adapters && seed % 3 > 0;
+}
 
 StepCase random_case(uint64_t seed) {
   return random_case_of({small_gpt(), small_llama(), small_qwen()}, seed);

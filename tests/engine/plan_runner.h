@@ -79,6 +79,12 @@ ModelSpec small_olmo();
 /// Layers that attend to a window, and rotate differently or not, around one that does not; all
 /// have sinks.
 ModelSpec in_windows(ModelSpec model, int64_t window);
+/// Other formats of moments, and of frozen weights, which the CPU backend alone has.
+void add_formats(StepCase& step, uint64_t seed);
+/// With adapters of some projections, by chance.
+ModelSpec adapted(ModelSpec model, uint64_t seed);
+/// With some parts frozen, by chance.
+ModelSpec partly_frozen(ModelSpec model, uint64_t seed);
 
 /// With experts: Mixtral's; Qwen2-MoE's, with shared ones that have a gate, around a dense layer;
 /// GLM-4.5's, in groups, after a dense layer; gpt-oss's, with biases.

@@ -5,7 +5,9 @@
 #include <catch2/catch.hpp>
 
 #include "engine/cpu/blocks.h"
+#include "models/adapters.h"
 #include "models/catalog.h"
+#include "models/nf4.h"
 #include "models/tensor_slices.h"
 
 namespace longspan {
@@ -24,6 +26,9 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     const ModelSpec model = load_model(name);
     models.push_back(model_of_run(model, layer_runs(model).back()));
   }
+  models.push_back(with_adapters(load_model("llama-3.1-8b"), {8, 16, parse_projections("all")}));
+  models.push_back(
+      with_adapters(load_model("qwen3-8b"), {5, 16, parse_projections("v_proj,o_proj,down_proj")}));
   for (const ModelSpec& model : models) {
     for (const int64_t tile : {0, 1, 100, 4096}) {
       INFO(model.name << " tile " << tile);
@@ -83,7 +88,16 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
     CHECK(elements[0] == units.front().elements);
     CHECK(elements[1] == units[1].elements);
     CHECK(elements[2] == units[model.layers + 1].elements);
-    CHECK(experts_elements(model) == (model.experts ? units.back().elements : 0));
+    CHECK(experts_elements(model) == (model.experts ? units[model.layers + 2].elements : 0));
+    for (const int64_t bytes : {2, 4}) {
+      const std::array<int64_t, 2> plain = plain_elements(model);
+      CHECK(nf4_bytes(elements[1] - plain[0], plain[0], bytes) ==
+            Nf4Layout(units[1], bytes).total_bytes);
+      if (!model.experts) continue;
+      CHECK(nf4_bytes(experts_elements(model) - plain[1], plain[1], bytes) ==
+            Nf4Layout(units[model.layers + 2], bytes).total_bytes);
+    }
+    CHECK(adapter_elements(model) == (model.adapters ? units.back().elements : 0));
 
     int64_t replicated = 0;
     for (const UnitRange& range : replicated_in_layer(model, 2)) {

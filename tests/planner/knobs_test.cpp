@@ -102,9 +102,9 @@ TEST_CASE("every field has a row") {
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
                                 window, order, deterministic, early_update, layer_input, qkv,
                                 attention_out, mlp_input, mlp_inner, projection, mlp, loss,
-                                parameters, gradients, optimizer, parallel] = s;
+                                parameters, gradients, optimizer, moments, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, pipeline] = parallel;
-  CHECK(knob_rows().size() == 21 + 6);
+  CHECK(knob_rows().size() == 22 + 6);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;

@@ -1,6 +1,7 @@
 // Programs follow the table of ops for any strategy; the table allows no more than programs do; and
 // an op that contradicts its row is detected.
 #include "planner/program/op_schema.h"
+#include "models/adapters.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -9,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "models/adapters.h"
 #include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
 #include "planner/schedule/registry.h"
@@ -22,11 +24,13 @@ namespace {
 void suit_split_backward(StepRequest& request) {
   request.strategy.head_groups = 1;
   request.model.norm_placement = NormPlacement::input;
+  whole(request.model);
 }
 
 // One of the three stages of a pipeline that otherwise follows `request`.
 Program stage_program(StepRequest request, size_t stage, std::string_view schedule) {
   if (schedule == "zb-h1") suit_split_backward(request);
+  pass_back(request);
   request.model.layers = 4;
   request.microbatches = 4;
   request.strategy.parallel.pipeline.stages = 3;
@@ -46,6 +50,11 @@ StepRequest ranks_request(uint64_t seed) {
   request.rank = static_cast<int64_t>(seed) % request.strategy.parallel.ranks();
   request.strategy.parallel.overlap = seed % 4 != 0;
   if (seed % 3 == 0) request.dtype = DType::float32;
+  const ModelSpec& model = request.model;
+  if (seed % 4 < 2 && model.gated() && request.strategy.parallel.tensor == 1) {
+    const char* projections = model.experts ? "q_proj,v_proj" : "all";
+    request.model = with_adapters(model, {8, 16, parse_projections(projections)});
+  }
   return request;
 }
 
@@ -55,6 +64,7 @@ StepRequest shared_request(uint64_t seed) {
   request.model.heads *= 2;
   request.model.kv_heads *= 2;
   request.model.qk_norm_of_token = false;
+  if (request.model.adapters) whole(request.model);
   request.strategy.parallel.tensor = 2;
   request.strategy.head_groups = 1;
   request.strategy.block_tokens = request.sequence;
@@ -332,7 +342,9 @@ TEST_CASE("kinds of ops and of tensors are what their names say") {
     CHECK(is_parameters(tensor) == begins(name, "params "));
     CHECK(is_gradients(tensor) == begins(name, "grads "));
     CHECK(is_state(tensor) == (begins(name, "params ") || begins(name, "grads ") ||
-                               begins(name, "master ") || begins(name, "adam_")));
+                               begins(name, "master ") || begins(name, "adam_") ||
+                               begins(name, "nf4 ")));
+    CHECK(is_nf4(tensor) == begins(name, "nf4 "));
     CHECK(is_workspace(tensor) == (name.find("workspace") != std::string_view::npos));
     if (is_shard(tensor)) CHECK((is_parameters(tensor) || is_gradients(tensor)));
   }

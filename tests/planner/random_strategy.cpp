@@ -3,6 +3,9 @@
 #include <map>
 #include <random>
 
+#include "models/adapters.h"
+#include "models/training.h"
+
 namespace longspan::testing {
 
 namespace {
@@ -95,6 +98,7 @@ StepRequest random_request(uint64_t seed) {
     if (pick(4) == 0) m.attention_scale = 0.3;
   }
   add_features(seed, request);
+  s.moments = static_cast<MomentFormat>(seed % 7 < 4 ? 0 : seed % 7 - 4);
   if (seed % 3 == 0 && m.gated()) {
     Experts e;
     e.count = 2 + pick(9);
@@ -104,7 +108,32 @@ StepRequest random_request(uint64_t seed) {
     m.experts = e;
     m.norm_placement = NormPlacement::input;
   }
+  if (seed % 5 == 4) {
+    // All layers alike, so that a request stays of one kind.
+    Frozen frozen{seed % 2 == 0, seed % 7 < 3};
+    if (seed % 3 != 1) frozen.layers = {{0, m.layers}};
+    if (!frozen.layers.empty() && frozen.embedding) frozen.head = false;
+    m = freeze(m, frozen);
+  }
+  if (seed % 5 == 2 && m.gated()) {
+    Adapters adapters{1 + pick(16), 8};
+    for (size_t i = 0; i < (m.experts ? 4 : kProjections); ++i) adapters.on[i] = pick(2) == 0;
+    adapters.on[m.experts ? 3 : 6] = true;
+    m = with_adapters(m, adapters);
+    m.nf4 = seed % 2 == 0;
+  }
   return request;
+}
+
+void whole(ModelSpec& model) {
+  model.backward = LayerBackward::weights;
+  model.adapters.reset();
+  model.nf4 = false;
+}
+
+void pass_back(StepRequest& request) {
+  LayerBackward& backward = request.model.backward;
+  if (backward == LayerBackward::none) backward = LayerBackward::inputs;
 }
 
 StepRequest sliced_request(uint64_t seed) {
@@ -113,6 +142,7 @@ StepRequest sliced_request(uint64_t seed) {
     Strategy& s = request.strategy;
     const int64_t blocks = request.sequence / s.block_tokens;
     if (blocks == 1 || s.backward_order == BackwardOrder::kv_outer) continue;
+    pass_back(request);
     s.parallel.pipeline.slices =
         blocks % 2 == 0 && blocks > 2 && seed % 3 == 0 ? blocks / 2 : blocks;
     if (seed % 4 != 0) s.layer_input = {Saved::recompute, 1};
@@ -128,6 +158,7 @@ StepRequest in_windows(StepRequest request, uint64_t seed) {
   const bool rotates = m.positions == Positions::rope;
   m.layers = 6;
   m.local_rope_theta = rotates ? 3000 : 0;
+  whole(m);
   const LayerRun all{1, true, m.ffn, 1, m.window};
   LayerRun windowed{2, true, m.ffn, 1, window};
   if (rotates) windowed.positions = LayerPositions::local;
@@ -153,6 +184,7 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
+  whole(m);
   const bool experts = m.experts.has_value();
   m.runs = {{1, true, m.ffn, 1},
             {1, false, 8, 0.5, 0, experts},

@@ -10,6 +10,12 @@ namespace longspan::testing {
 /// Returns a small random model, legal strategy and suitable length. Deterministic for a seed.
 StepRequest random_request(uint64_t seed);
 
+/// Lets all layers be trained, without adapters.
+void whole(ModelSpec& model);
+
+/// Lets a backward pass all layers, also frozen ones at the start, as slices and stages need.
+void pass_back(StepRequest& request);
+
 /// The same, with several slices on one stage, most of which pass forward again.
 StepRequest sliced_request(uint64_t seed);
 

@@ -36,7 +36,15 @@ class UnitReader {
   int64_t next_ = 0;
 };
 
+// An adapter of a projection: y += scale (x A^T) B^T.
+struct AdapterParameters {
+  Parameter a, b;
+  int64_t rank = 0;
+  double scale = 0;
+};
+
 struct LayerParameters {
+  AdapterParameters adapters[kProjections];
   Parameter norm1, norm1_bias, wq, wk, wv, bq, bk, bv, q_norm, k_norm, wo, bo, sinks;
   Parameter norm2, norm2_bias, gate, up, up_bias, down, down_bias;
   // Norms of the outputs of attention and the MLP. Without norms of inputs they are in the places
@@ -76,6 +84,50 @@ void take_experts(const ModelSpec& m, UnitReader unit, ExpertsParameters& p) {
   p.down = unit.take(e.count * m.hidden * e.ffn);
   p.down_bias = unit.take(e.count * m.hidden, m.mlp_bias);
   unit.finish();
+}
+
+// The unit of a layer's adapters.
+void take_adapters(const ModelSpec& m, UnitReader unit, LayerParameters& p) {
+  const int64_t d = m.hidden, a = m.attention_width(), g = m.kv_width();
+  const int64_t in[kProjections] = {d, d, d, a, d, d, p.ffn};
+  const int64_t out[kProjections] = {a, g, g, d, p.ffn, p.ffn, d};
+  for (int i = 0; i < kProjections; ++i) {
+    const bool of_attention = i < 4, of_gate = i == 4;
+    if (!m.adapters->on[i] || (of_attention && !p.attends)) continue;
+    if (!of_attention && p.has_experts) continue;
+    if (of_gate && m.activation == Activation::gelu) continue;
+    AdapterParameters& adapter = p.adapters[i];
+    adapter.rank = m.adapters->rank;
+    adapter.scale = m.adapters->alpha / static_cast<double>(adapter.rank);
+    adapter.a = unit.take(adapter.rank * in[i]);
+    adapter.b = unit.take(out[i] * adapter.rank);
+  }
+  unit.finish();
+}
+
+Matrix adapted(const Matrix& x, Parameter w, Parameter b, const AdapterParameters& adapter,
+               int64_t rows, int64_t in, int64_t out) {
+  Matrix y = linear(x, w, b, rows, in, out);
+  if (adapter.rank == 0) return y;
+  const Matrix low = linear(x, adapter.a, {}, rows, in, adapter.rank);
+  const Matrix more = linear(low, adapter.b, {}, rows, adapter.rank, out);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += adapter.scale * more[i];
+  return y;
+}
+
+void adapted_backward(const Matrix& x, Parameter w, Parameter b, const AdapterParameters& adapter,
+                      const Matrix& dy, Matrix& dx, int64_t rows, int64_t in, int64_t out) {
+  linear_backward(x, w, b, dy, dx, rows, in, out);
+  if (adapter.rank == 0) return;
+  const Matrix low = linear(x, adapter.a, {}, rows, in, adapter.rank);
+  Matrix scaled = dy, dlow(low.size());
+  for (double& value : scaled) value *= adapter.scale;
+  linear_backward(low, adapter.b, {}, scaled, dlow, rows, adapter.rank, out);
+  linear_backward(x, adapter.a, {}, dlow, dx, rows, in, adapter.rank);
+}
+
+const AdapterParameters& of(const LayerParameters& p, Projection projection) {
+  return p.adapters[static_cast<size_t>(projection)];
 }
 
 LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitReader unit) {
@@ -161,6 +213,9 @@ class Model {
     size_t unit = m_.layers + 2;
     for (LayerParameters& layer : layers_) {
       if (layer.has_experts) take_experts(m_, reader(unit++), layer.experts);
+    }
+    for (LayerParameters& layer : layers_) {
+      if (m_.adapters) take_adapters(m_, reader(unit++), layer);
     }
     UnitReader head = reader(m_.layers + 1);
     final_norm_ = head.take(m_.hidden);
@@ -310,14 +365,15 @@ class Model {
       values_.push_back(std::move(s));
       return output;
     }
-    s.up = linear(s.normed2, p.up, p.up_bias, rows, d, p.ffn);
+    s.up = adapted(s.normed2, p.up, p.up_bias, of(p, Projection::up), rows, d, p.ffn);
     s.gate.resize(s.up.size());
-    if (p.gate.value) s.gate = linear(s.normed2, p.gate, {}, rows, d, p.ffn);
+    if (p.gate.value)
+      s.gate = adapted(s.normed2, p.gate, {}, of(p, Projection::gate), rows, d, p.ffn);
     s.inner.resize(s.up.size());
     for (size_t i = 0; i < s.inner.size(); ++i) {
       s.inner[i] = activate(m_.activation, s.gate[i], s.up[i]).value;
     }
-    s.output = linear(s.inner, p.down, p.down_bias, rows, p.ffn, d);
+    s.output = adapted(s.inner, p.down, p.down_bias, of(p, Projection::down), rows, p.ffn, d);
     Matrix output = normed(s.output, p.out_norm2, p.out_norm2_bias);
     for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
     values_.push_back(std::move(s));
@@ -331,9 +387,9 @@ class Model {
     const int64_t a = m_.attention_width();
     const int64_t g = m_.kv_width();
     s.normed1 = normed(s.input, p.norm1, p.norm1_bias);
-    s.q_raw = linear(s.normed1, p.wq, p.bq, rows, d, a);
-    s.k_raw = linear(s.normed1, p.wk, p.bk, rows, d, g);
-    s.v = linear(s.normed1, p.wv, p.bv, rows, d, g);
+    s.q_raw = adapted(s.normed1, p.wq, p.bq, of(p, Projection::q), rows, d, a);
+    s.k_raw = adapted(s.normed1, p.wk, p.bk, of(p, Projection::k), rows, d, g);
+    s.v = adapted(s.normed1, p.wv, p.bv, of(p, Projection::v), rows, d, g);
     s.q = s.q_raw;
     s.k = s.k_raw;
     if (m_.qk_norm) {
@@ -343,7 +399,7 @@ class Model {
     turn(s.q, m_.heads, p, +1);
     turn(s.k, m_.kv_heads, p, +1);
     s.attended = attention(s.q, s.k, s.v, heads(p), p.sinks);
-    s.projected = linear(s.attended, p.wo, p.bo, rows, a, d);
+    s.projected = adapted(s.attended, p.wo, p.bo, of(p, Projection::out), rows, a, d);
     s.middle = normed(s.projected, p.out_norm1, p.out_norm1_bias);
     for (size_t i = 0; i < s.middle.size(); ++i) s.middle[i] += s.input[i];
   }
@@ -355,7 +411,8 @@ class Model {
     const int64_t d = m_.hidden;
     Matrix dunnormed(s.output.size()), dinner(s.inner.size());
     normed_backward(s.output, p.out_norm2, p.out_norm2_bias, doutput, dunnormed);
-    linear_backward(s.inner, p.down, p.down_bias, dunnormed, dinner, rows, p.ffn, d);
+    adapted_backward(s.inner, p.down, p.down_bias, of(p, Projection::down), dunnormed, dinner, rows,
+                     p.ffn, d);
     Matrix dup(s.up.size());
     Matrix dgate(s.gate.size());
     for (size_t i = 0; i < dinner.size(); ++i) {
@@ -363,8 +420,11 @@ class Model {
       dup[i] = dinner[i] * f.by_up;
       dgate[i] = dinner[i] * f.by_gate;
     }
-    linear_backward(s.normed2, p.up, p.up_bias, dup, dnormed2, rows, d, p.ffn);
-    if (p.gate.value) linear_backward(s.normed2, p.gate, {}, dgate, dnormed2, rows, d, p.ffn);
+    adapted_backward(s.normed2, p.up, p.up_bias, of(p, Projection::up), dup, dnormed2, rows, d,
+                     p.ffn);
+    if (p.gate.value)
+      adapted_backward(s.normed2, p.gate, {}, of(p, Projection::gate), dgate, dnormed2, rows, d,
+                       p.ffn);
   }
 
   /// From the gradient of the layer's output to that of its input.
@@ -388,7 +448,8 @@ class Model {
     Matrix dinput = dmiddle;  // the residual path again
     Matrix dprojected(s.projected.size()), dattended(s.attended.size());
     normed_backward(s.projected, p.out_norm1, p.out_norm1_bias, dmiddle, dprojected);
-    linear_backward(s.attended, p.wo, p.bo, dprojected, dattended, rows, a, d);
+    adapted_backward(s.attended, p.wo, p.bo, of(p, Projection::out), dprojected, dattended, rows, a,
+                     d);
     Matrix dq(s.q.size());
     Matrix dk(s.k.size());
     Matrix dv(s.v.size());
@@ -404,9 +465,9 @@ class Model {
       dk = std::move(dk_raw);
     }
     Matrix dnormed1(s.normed1.size());
-    linear_backward(s.normed1, p.wq, p.bq, dq, dnormed1, rows, d, a);
-    linear_backward(s.normed1, p.wk, p.bk, dk, dnormed1, rows, d, g);
-    linear_backward(s.normed1, p.wv, p.bv, dv, dnormed1, rows, d, g);
+    adapted_backward(s.normed1, p.wq, p.bq, of(p, Projection::q), dq, dnormed1, rows, d, a);
+    adapted_backward(s.normed1, p.wk, p.bk, of(p, Projection::k), dk, dnormed1, rows, d, g);
+    adapted_backward(s.normed1, p.wv, p.bv, of(p, Projection::v), dv, dnormed1, rows, d, g);
     normed_backward(s.input, p.norm1, p.norm1_bias, dnormed1, dinput);
     return dinput;
   }

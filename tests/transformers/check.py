@@ -65,10 +65,10 @@ def longspan(*words):
         raise Wrong(f"status {result.returncode}: {result.stderr.strip()}")
 
 
-def make_plan(folder, file, plan):
+def make_plan(folder, file, plan, *more):
     ranks, _, words = PLANS[plan]
     hardware = "cpu-example" if ranks == 1 else f"{ranks}xcpu-example"
-    size = ["--model", str(folder), "--hw", hardware, "--seq", str(truth.SEQUENCE)]
+    size = ["--model", str(folder), "--hw", hardware, "--seq", str(truth.SEQUENCE), *more]
     try:
         longspan("plan", *size, *words.split(), "-o", str(file))
     except Refused as why:

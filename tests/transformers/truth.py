@@ -85,8 +85,12 @@ class Training:
 
 def train(folder, windows):
     """Trains with `windows` windows in a step."""
-    model = load(folder)
-    named = dict(model.named_parameters())
+    return train_model(load(folder), windows)
+
+
+def train_model(model, windows):
+    """The same for a model of which some parameters may be frozen."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     # Biases do not decay, not even those of experts, which are a matrix.
     decays = {name for name, p in named.items() if p.ndim > 1 and "bias" not in name}
     optimizer = torch.optim.AdamW(
@@ -106,7 +110,7 @@ def train(folder, windows):
             loss.backward()
             total += loss.item()
         losses.append(total)
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(named.values(), CLIP).item())
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         optimizer.step()

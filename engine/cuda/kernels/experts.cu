@@ -322,6 +322,7 @@ void gate_gradient(const Queue& queue, const T* h, int64_t n, int64_t d, const R
   const Routes at = routes;
   for_each(queue, n,
            [=] LONGSPAN_BODY(int64_t t) { at.d_gates[t] *= at.gates[t] * (1 - at.gates[t]); });
+  if (sums == nullptr) return;
   add_column_sums(
       queue, n, d, queue.scratch, kScratchBytes,
       [=] LONGSPAN_BODY(int64_t i, int64_t j) { return at.d_gates[i] * to_float(h[i * d + j]); },

@@ -149,13 +149,15 @@ void norm_backward(const Queue& queue, NormKind kind, NormTensors<const T> param
     // Must precede the writes of dx, which may alias x or dh.
     std::byte* partial = queue.scratch + kStatsBytes;
     const int64_t room = kScratchBytes - kStatsBytes;
-    add_column_sums(
-        queue, rows, d, partial, room,
-        [=] LONGSPAN_BODY(int64_t i, int64_t j) {
-          const float xhat = (to_float(xs[i * d + j]) - stats[i].mean) * stats[i].r;
-          return to_float(dhs[i * d + j]) * xhat;
-        },
-        gradients.weight);
+    if (gradients.weight != nullptr) {
+      add_column_sums(
+          queue, rows, d, partial, room,
+          [=] LONGSPAN_BODY(int64_t i, int64_t j) {
+            const float xhat = (to_float(xs[i * d + j]) - stats[i].mean) * stats[i].r;
+            return to_float(dhs[i * d + j]) * xhat;
+          },
+          gradients.weight);
+    }
     if (gradients.bias != nullptr) {
       add_column_sums(
           queue, rows, d, partial, room,
@@ -223,12 +225,14 @@ void head_norm_backward(const Queue& queue, NormKind kind, const T* weight, int6
       const RowStats s = row_stats(warp, kind, part);
       if (warp.rank() == 0) stats[row] = s;
     });
-    add_column_sums(
-        queue, rows, width, queue.scratch + kStatsBytes, kScratchBytes - kStatsBytes,
-        [=] LONGSPAN_BODY(int64_t i, int64_t j) {
-          return dxs[i * width + j] * (to_float(xs[i * width + j]) * stats[i].r);
-        },
-        gradient);
+    if (gradient != nullptr) {
+      add_column_sums(
+          queue, rows, width, queue.scratch + kStatsBytes, kScratchBytes - kStatsBytes,
+          [=] LONGSPAN_BODY(int64_t i, int64_t j) {
+            return dxs[i * width + j] * (to_float(xs[i * width + j]) * stats[i].r);
+          },
+          gradient);
+    }
     for_each_warp(queue, rows, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
       const float r = stats[row].r;
       const RowPart<T> of_x(warp, packs, width, xs + row * width);

@@ -28,8 +28,8 @@ struct NormKind {
 template <class T>
 void norm_forward(const Queue&, NormKind, NormTensors<const T>, const T* x, int64_t n, T* h);
 
-/// dx[n,d] = norm'(x; dh[n,d]), plus `more` [n,d] unless null; gradients +=. dx may be `more`;
-/// without it, x or dh.
+/// dx[n,d] = norm'(x; dh[n,d]), plus `more` [n,d] unless null; gradients += unless null. dx may be
+/// `more`; without it, x or dh.
 template <class T>
 void norm_backward(const Queue&, NormKind, NormTensors<const T>, const T* x, const T* dh, int64_t n,
                    const T* more, T* dx, NormTensors<float> gradients);

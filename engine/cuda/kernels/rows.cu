@@ -18,6 +18,17 @@ void add_rows(const Queue& queue, const T* x, const T* sum, int64_t n, T* y) {
   add_matrices(queue, x, 0, sum, 0, 1, n, y, 0);
 }
 
+template <class T>
+void scale_rows(const Queue& queue, float factor, int64_t n, T* x) {
+  const bool packs = in_packs({n}, {x});
+  for_each_pack(queue, packs, 1, n, [=] LONGSPAN_BODY(auto lanes, int64_t, int64_t j) {
+    float value[lanes.value];
+    load(x + j, value);
+    for (int k = 0; k < lanes.value; ++k) value[k] *= factor;
+    store(value, x + j);
+  });
+}
+
 void add(const Queue& queue, const float* part, int64_t n, float* sum) {
   add_rows<float>(queue, sum, part, n, sum);
 }
@@ -107,6 +118,8 @@ template void add_bias(const Queue&, const float*, int64_t, int64_t, float*, int
 template void add_bias(const Queue&, const bfloat16*, int64_t, int64_t, bfloat16*, int64_t);
 template void add_rows(const Queue&, const float*, const float*, int64_t, float*);
 template void add_rows(const Queue&, const bfloat16*, const bfloat16*, int64_t, bfloat16*);
+template void scale_rows(const Queue&, float, int64_t, float*);
+template void scale_rows(const Queue&, float, int64_t, bfloat16*);
 template void add_column_sums(const Queue&, const float*, int64_t, int64_t, int64_t, float*);
 template void add_column_sums(const Queue&, const bfloat16*, int64_t, int64_t, int64_t, float*);
 template void copy_rows(const Queue&, const float*, int64_t, int64_t, int64_t, float*, int64_t);

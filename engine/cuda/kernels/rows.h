@@ -16,6 +16,10 @@ void add_bias(const Queue&, const T* bias, int64_t n, int64_t width, T* x, int64
 template <class T>
 void add_rows(const Queue&, const T* x, const T* sum, int64_t n, T* y);
 
+/// x *= factor, n elements.
+template <class T>
+void scale_rows(const Queue&, float factor, int64_t n, T* x);
+
 /// sum += part, n elements.
 void add(const Queue&, const float* part, int64_t n, float* sum);
 

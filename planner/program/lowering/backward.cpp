@@ -15,16 +15,20 @@ void StepLowering::backward() {
   }
   shares_ = stage_->leaves;
   load_documents();
-  for (int layer = stage_->end - 1; layer >= stage_->first; --layer) {
+  int layer = stage_->end - 1;
+  for (; layer >= stage_->first && passes_back(layer); --layer) {
     change_shares(shares_of_layers_[layer], Tensor::dx, layer);
     backward_layer(layer);
   }
   release_documents();
-  change_shares(stage_->enters, Tensor::dx, stage_->first);
+  const bool stops = layer >= stage_->first;
+  if (!stops) change_shares(stage_->enters, Tensor::dx, stage_->first);
   if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx);
   } else if (cuts_vocabulary()) {
     spread_embedding_gradient();
+  } else if (stops || !trains(embedding_unit())) {
+    drop_gradients();
   } else if (!defers_weights_) {
     embedding_backward();
   }
@@ -42,7 +46,7 @@ void StepLowering::count_backward() {
 void StepLowering::backward_layer(int layer) {
   LayerSaved& mine = saved_[layer];
   for_units_of(layer, [&](int unit) { parameters(unit); });
-  if (layer > stage_->first) {
+  if (layer > stage_->first && passes_back(layer - 1)) {
     for_units_of(layer - 1, [&](int unit) { prefetch_parameters(unit); });
   }
   for_units_of(layer, [&](int unit) {
@@ -245,6 +249,13 @@ void StepLowering::drop_gradient(int block) {
   gradient_[block] = {};
 }
 
+void StepLowering::drop_gradients() {
+  for (int block = first_block(); block < end_block(); ++block) {
+    builder_.drop(gradient_[block]);
+    gradient_[block] = {};
+  }
+}
+
 void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& keys, bool first_dq,
                                       bool first_dkv, const Projections& p, const OutputGradient& g,
                                       const Projections& d) {
@@ -266,7 +277,7 @@ void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& ke
                                   {d.k, !first_dkv, true},
                                   {d.v, !first_dkv, true},
                                   out(workspace),
-                                  in(with_sinks ? parameters(unit) : -1),
+                                  in(with_sinks && trains(unit) ? parameters(unit) : -1),
                                   inout(with_sinks ? gradients(unit) : -1),
                                   in(documents_)});
   emitted.kv_first = keys.first;
@@ -332,10 +343,10 @@ void StepLowering::backward_projection(int layer, int chunk, const BackwardBlock
   op.normed = b.h >= 0;
   op.queries_only = d.k < 0;
   const BufferId workspace = device(Tensor::ws_qkv_backward, layer, chunk);
-  builder_.compute(
-      op, layer, chunk,
-      {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k), inout(d.v),
-       op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)), out(workspace)});
+  builder_.compute(op, layer, chunk,
+                   {in(parameters(unit)), in(op.normed ? b.h : b.x), inout(d.q), inout(d.k),
+                    inout(d.v), op.normed ? out(b.dh) : inout(b.dx), inout(gradients(unit)),
+                    out(workspace), adapters(layer, kQkv), adapter_gradients(layer, kQkv)});
   builder_.release(workspace);
   release_gradients(chunk, d);
 }
@@ -619,6 +630,7 @@ void StepLowering::embedding_backward() {
 }
 
 void StepLowering::embedding_gradient(int block, BufferId dx) {
+  if (!trains(embedding_unit())) return;
   const BufferId tokens = load_tokens(block);
   builder_.compute(shape(OpKind::embed_backward), -1, block,
                    {in(tokens), in(dx), inout(gradients(embedding_unit()))});

@@ -155,10 +155,11 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   op.queries_only = queries_only;
-  const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
+  const bool adapted = adapts(layer, kQkv);
+  const BufferId workspace = normed && !adapted ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
-                    out(workspace)});
+                    out(workspace), adapters(layer, kQkv)});
   if (workspace >= 0) builder_.release(workspace);
   if (exchanges_heads()) {
     exchange(true, layer, chunk, {own.q, own.k, own.v}, {p.q, p.k, p.v});
@@ -301,6 +302,7 @@ void StepLowering::forward_without_attention(int layer) {
 
 void StepLowering::forward_layer(int layer) {
   LayerSaved& saved_here = saved_[layer];
+  const bool saves = std::exchange(saves_, saves_ && passes_back(layer));
   for_units_of(layer, [&](int unit) { parameters(unit); });
   if (layer + 1 < stage_->end) {
     for_units_of(layer + 1, [&](int unit) { prefetch_parameters(unit); });
@@ -317,6 +319,7 @@ void StepLowering::forward_layer(int layer) {
     forward_chunks(layer);
   }
   for_units_of(layer, [&](int unit) { release_parameters(unit); });
+  saves_ = saves;
 }
 
 void StepLowering::forward_chunks(int layer) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "models/adapters.h"
 #include "planner/program/builder.h"
 #include "planner/program/key_window.h"
 #include "planner/program/program.h"
@@ -144,6 +145,13 @@ struct BackwardBlock {
   BufferId x = -1, dx = -1, h_own = -1, h = -1, dh = -1;
   OutputGradient out;
 };
+
+/// The projections of each op.
+inline constexpr std::initializer_list<Projection> kQkv{Projection::q, Projection::k,
+                                                        Projection::v};
+inline constexpr std::initializer_list<Projection> kOut{Projection::out};
+inline constexpr std::initializer_list<Projection> kMlp{Projection::gate, Projection::up,
+                                                        Projection::down};
 
 /// The layers of a layer's kind: those before it, and all.
 struct PlaceInKind {
@@ -326,6 +334,8 @@ class StepLowering {
   BufferId mlp_backward(int layer, int block, BufferId y, BufferId dx);
   /// Frees the gradient from the next layer.
   void drop_gradient(int block);
+  /// Frees the gradients behind the last layer that a backward passes.
+  void drop_gradients();
   void close_backward(int layer, int block, BackwardBlock& b);
   void embedding_backward();
   /// Adds a block's gradient to those of its tokens' rows.
@@ -464,7 +474,11 @@ class StepLowering {
   BufferId parameters(int unit);  // working copy on the device, loaded if needed
   void prefetch_parameters(int unit);
   void release_parameters(int unit);
-  BufferId gradients(int unit);     // accumulator on the device, zeroed or loaded at its first use
+  /// Whether the unit has gradients and states. Frozen ones have neither, and calls about their
+  /// gradients do nothing.
+  bool trains(int unit) const { return trained_units_[static_cast<size_t>(unit)]; }
+  /// The accumulator on the device, zeroed or loaded at its first use; -1 of a frozen unit.
+  BufferId gradients(int unit);
   void store_gradients(int unit);   // after the unit's backward of a microbatch
   void finish_gradients(int unit);  // after its last contribution of the step: norm, and store
   void sum_replicated(int unit);    // over the tensor group, for replicated parameters
@@ -474,7 +488,7 @@ class StepLowering {
   /// Whether the unit is a table of which the first and the last stage of a pipeline have a copy
   /// each. (If both are this rank's, it has one.)
   bool is_at_both_ends(int unit) const {
-    return unit == embedding_unit() && program_.model.tied_embeddings &&
+    return unit == embedding_unit() && trains(unit) && program_.model.tied_embeddings &&
            program_.place.meshes > 1 && !cuts_vocabulary() &&
            program_.boundary.has_embedding != program_.boundary.has_loss;
   }
@@ -487,11 +501,23 @@ class StepLowering {
   void update(int unit, BufferId norm = -1);
   bool sharded() const { return parallel_.shards() > 1; }
   bool gathers_parameters() const { return sharded() && parallel_.zero == 3; }
-  bool parameters_stay() const { return s_.parameters == Tier::device && !gathers_parameters(); }
+  bool parameters_stay(int unit) const {
+    return s_.parameters == Tier::device && !gathers_parameters() && !is_quantized(unit);
+  }
+  /// Whether the unit is stored in 4 bits, and restored before each use.
+  bool is_quantized(int unit) const {
+    const UnitKind kind = kind_of_unit(unit);
+    return program_.model.nf4 && (kind == UnitKind::layer || kind == UnitKind::experts);
+  }
+  void restore_parameters(int unit);
 
   // --- small helpers
   bool attends(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention;
+  }
+  /// Whether a backward passes the layer.
+  bool passes_back(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).backward != LayerBackward::none;
   }
   bool has_sinks(int layer) const {
     return program_.model_of(program_.kind_of_layer(layer)).attention_sinks;
@@ -504,6 +530,21 @@ class StepLowering {
   void for_units_of(int layer, const Use& use) {
     use(unit_of_layer(layer));
     if (has_experts(layer)) use(experts_units_[layer]);
+    if (has_adapters()) use(adapters_unit(layer));
+  }
+  bool has_adapters() const { return program_.model.adapters.has_value(); }
+  int adapters_unit(int layer) const { return first_adapters_ + layer; }
+  /// Whether an op of these projections has adapters.
+  bool adapts(int layer, std::initializer_list<Projection> projections) const {
+    return has_adapter(program_.model_of(program_.kind_of_layer(layer)), projections);
+  }
+  /// The parameters of a layer's adapters, and their gradients, as operands; absent without any of
+  /// these projections.
+  Operand adapters(int layer, std::initializer_list<Projection> projections) {
+    return adapts(layer, projections) ? in(parameters(adapters_unit(layer))) : Operand{};
+  }
+  Operand adapter_gradients(int layer, std::initializer_list<Projection> projections) {
+    return adapts(layer, projections) ? inout(gradients(adapters_unit(layer))) : Operand{};
   }
   /// The parameters of a layer's experts, and their gradients, as operands; absent without experts.
   Operand experts(int layer) {
@@ -514,14 +555,16 @@ class StepLowering {
   }
   /// -1 for the embedding; that of the head is beyond all layers.
   int layer_of_unit(int unit) const {
-    return unit <= head_unit() ? unit - 1 : layers_with_experts_[unit - head_unit() - 1];
+    if (unit <= head_unit()) return unit - 1;
+    if (unit >= first_adapters_) return unit - first_adapters_;
+    return layers_with_experts_[unit - head_unit() - 1];
   }
   int embedding_unit() const { return 0; }
   int head_unit() const { return static_cast<int>(program_.model.layers) + 1; }
   int output_unit() const {
     return program_.model.tied_embeddings ? embedding_unit() : head_unit();
   }
-  int units() const { return head_unit() + 1 + static_cast<int>(layers_with_experts_.size()); }
+  int units() const { return first_adapters_ + (has_adapters() ? layers_ : 0); }
   /// On a stage that is last and not first, a tied embedding is a copy. With a share of the
   /// vocabulary, the head unit is needed for it, or for the final norm.
   bool has_unit(int unit) const {
@@ -535,12 +578,15 @@ class StepLowering {
     return unit != head_unit() || program_.boundary.has_loss;
   }
   /// The unit's tensor of the state whose first tensor is `first`.
-  Tensor of_unit(Tensor first, int unit) const {
-    return unit_tensor(first, unit == embedding_unit() ? UnitKind::embedding
-                              : unit == head_unit()    ? UnitKind::head
-                              : unit > head_unit()     ? UnitKind::experts
-                                                       : UnitKind::layer);
+  Tensor of_unit(Tensor first, int unit) const { return unit_tensor(first, kind_of_unit(unit)); }
+  UnitKind kind_of_unit(int unit) const {
+    return unit == embedding_unit()  ? UnitKind::embedding
+           : unit == head_unit()     ? UnitKind::head
+           : unit >= first_adapters_ ? UnitKind::adapters
+           : unit > head_unit()      ? UnitKind::experts
+                                     : UnitKind::layer;
   }
+  bool is_trained(int unit) const;
   /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
   /// without saving.
   Saved saved(const SavedPolicy& policy, int layer) const;
@@ -630,6 +676,7 @@ class StepLowering {
   std::vector<KeyWindow> windows_;            // by kind of layers
   std::vector<int> experts_units_;            // by layer; -1: none
   std::vector<int> layers_with_experts_;      // in the order of their units, which follow the head
+  int first_adapters_ = 0;                    // the unit of the first layer's, behind all others
   int head_groups_, groups_per_kv_;
   bool last_microbatch_ = false;                // and slice, of its stage, in loss or backward
   std::array<std::vector<int64_t>, 2> passed_;  // slices done, by stage: loss, backward
@@ -662,8 +709,9 @@ class StepLowering {
 
   // States, per unit.
   std::vector<BufferId> working_;  // resident parameters on the device, a loaded copy, or -1
-  std::vector<BufferId> parameter_homes_;                    // in compute dtype, between uses
-  std::vector<BufferId> masters_;                            // updated by AdamW
+  std::vector<BufferId> parameter_homes_;  // in compute dtype, between uses
+  std::vector<bool> trained_units_;
+  std::vector<BufferId> masters_;                            // updated by AdamW; frozen: the home
   std::vector<BufferId> device_gradients_, host_gradients_;  // whole units
   std::vector<BufferId> device_shards_, host_shards_;        // reduced shards
 };

@@ -92,7 +92,8 @@ void StepLowering::backward_weight() {
   restore_in_flight();
   count_backward();
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) layer_backward_weight(layer);
-  if (stage_->boundary.has_embedding && !cuts_vocabulary()) embedding_backward();
+  const bool of_embedding = stage_->boundary.has_embedding && trains(embedding_unit());
+  if (of_embedding && !cuts_vocabulary()) embedding_backward();
   if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }
 

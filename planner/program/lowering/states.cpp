@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/training.h"
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
@@ -33,6 +34,7 @@ StepLowering::StepLowering(Program& program, const RankOfPipeline& rank, Lifetim
     experts_units_.push_back(program.experts_unit(layer));
     if (has_experts(layer)) layers_with_experts_.push_back(layer);
   }
+  first_adapters_ = head_unit() + 1 + static_cast<int>(layers_with_experts_.size());
   if (slices_ == 1) {
     slice_ends_ = {blocks_};
     return;
@@ -152,9 +154,15 @@ void StepLowering::create_states() {
   const Tensor home =
       gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
   for (int unit = 0; unit < n; ++unit) {
+    trained_units_.push_back(is_trained(unit));
     if (!has_unit(unit)) continue;
-    parameter_homes_[unit] = persistent(home, unit, s_.parameters);
-    if (parameters_stay()) working_[unit] = parameter_homes_[unit];
+    parameter_homes_[unit] =
+        persistent(is_quantized(unit) ? Tensor::nf4_embedding : home, unit, s_.parameters);
+    if (parameters_stay(unit)) working_[unit] = parameter_homes_[unit];
+    if (!trains(unit)) {
+      masters_[unit] = parameter_homes_[unit];
+      continue;
+    }
     // In float32 the copy on the optimizer's tier is the master.
     if (program_.dtype != DType::float32) {
       masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
@@ -176,13 +184,35 @@ void StepLowering::create_states() {
   }
 }
 
+bool StepLowering::is_trained(int unit) const {
+  const UnitKind kind = kind_of_unit(unit);
+  const bool of_layer = kind != UnitKind::embedding && kind != UnitKind::head;
+  const int layer_kind = of_layer ? program_.kind_of_layer(layer_of_unit(unit)) : 0;
+  return longspan::trains(program_.model_of(layer_kind), kind);
+}
+
 BufferId StepLowering::parameters(int unit) {
   prefetch_parameters(unit);
+  if (working_[unit] < 0) restore_parameters(unit);
   return working_[unit];
 }
 
+// It is a compute op, which nothing overlaps, so it is done right before the use.
+void StepLowering::restore_parameters(int unit) {
+  const int layer = layer_of_unit(unit);
+  const BufferId home = parameter_homes_[unit];
+  const bool on_host = s_.parameters == Tier::host;
+  const Tensor tensor = of_unit(Tensor::nf4_embedding, unit);
+  const BufferId source = on_host ? device(tensor, layer, unit) : home;
+  if (on_host) builder_.copy(home, source, true);
+  working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
+  builder_.compute(shape(OpKind::dequantize, tensor), layer, unit,
+                   {in(source), out(working_[unit])});
+  if (on_host) builder_.release(source);
+}
+
 void StepLowering::prefetch_parameters(int unit) {
-  if (working_[unit] >= 0) return;
+  if (working_[unit] >= 0 || is_quantized(unit)) return;
   const int layer = layer_of_unit(unit);
   working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
   if (!gathers_parameters()) {
@@ -200,12 +230,13 @@ void StepLowering::prefetch_parameters(int unit) {
 }
 
 void StepLowering::release_parameters(int unit) {
-  if (parameters_stay() || working_[unit] < 0) return;
+  if (parameters_stay(unit) || working_[unit] < 0) return;
   builder_.release(working_[unit]);
   working_[unit] = -1;
 }
 
 BufferId StepLowering::gradients(int unit) {
+  if (!trains(unit)) return -1;
   BufferId& accumulator = device_gradients_[unit];
   if (accumulator >= 0) return accumulator;
   const Tensor tensor = of_unit(Tensor::grads_embedding, unit);
@@ -265,6 +296,7 @@ void StepLowering::reduce_to_shard(int unit) {
 }
 
 void StepLowering::store_gradients(int unit) {
+  if (!trains(unit)) return;
   if (parallel_.zero >= 2 && sharded()) {
     reduce_to_shard(unit);
     store(device_shards_[unit], host_shards_[unit], unit);
@@ -274,6 +306,7 @@ void StepLowering::store_gradients(int unit) {
 }
 
 void StepLowering::finish_gradients(int unit) {
+  if (!trains(unit)) return;
   const bool reduces = sharded() && (parallel_.zero >= 2 || last_microbatch_);
   if (reduces) reduce_to_shard(unit);
   if (last_microbatch_) {
@@ -344,7 +377,7 @@ void StepLowering::optimizer() {
     builder_.copy(program_.grad_norm, norm, false);
   }
   for (int unit = 0; unit < units(); ++unit) {
-    if (has_unit(unit)) update(unit, norm);
+    if (has_unit(unit) && trains(unit)) update(unit, norm);
   }
   if (!on_device) builder_.release(norm);
 }

@@ -60,6 +60,7 @@ BufferId StepLowering::output_gradient_of(int layer, int block, BufferId dx, boo
 void StepLowering::bias_gradient(int layer, int block, BufferId dx, bool of_mlp) {
   const ModelSpec& model = program_.model;
   if (!(of_mlp ? model.mlp_bias : model.attention_out_bias)) return;
+  if (!trains(unit_of_layer(layer))) return;
   OpShape op = shape(OpKind::residual_backward);
   op.of_mlp = of_mlp;
   builder_.compute(op, layer, block,
@@ -107,7 +108,8 @@ void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, Buf
   OpShape op = shape(OpKind::out_forward);
   if (!is_tensor_parallel()) {
     const BufferId workspace = output_workspace(layer, block);
-    builder_.compute(op, layer, block, {in(weights), in(x), in(o), out(y), out(workspace)});
+    builder_.compute(op, layer, block,
+                     {in(weights), in(x), in(o), out(y), out(workspace), adapters(layer, kOut)});
     if (workspace >= 0) builder_.release(workspace);
     return;
   }
@@ -117,7 +119,8 @@ void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, Buf
 }
 
 BufferId StepLowering::output_workspace(int layer, int block) {
-  const bool needed = program_.model.norms_outputs() && !is_tensor_parallel();
+  const bool needed =
+      (program_.model.norms_outputs() || adapts(layer, kOut)) && !is_tensor_parallel();
   return needed ? device(Tensor::ws_out, layer, block) : -1;
 }
 
@@ -139,9 +142,10 @@ void StepLowering::project_out_gradient(int layer, int block, BufferId dx, Buffe
   const BufferId all =
       is_tensor_parallel() ? output_gradient_of(layer, block, dx, false, part) : dx;
   const BufferId workspace = output_workspace(layer, block);
-  builder_.compute(op, layer, block,
-                   {in(parameters(unit)), in(all), in(o), out(o), out(delta),
-                    inout(gradients(unit)), out(workspace)});
+  builder_.compute(
+      op, layer, block,
+      {in(parameters(unit)), in(all), in(o), out(o), out(delta), inout(gradients(unit)),
+       out(workspace), adapters(layer, kOut), adapter_gradients(layer, kOut)});
   if (workspace >= 0) builder_.release(workspace);
   if (is_tensor_parallel()) builder_.release(all);
 }
@@ -158,7 +162,8 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
   const BufferId workspace =
       device(saves ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
   builder_.compute(op, layer, block,
-                   {in(weights), in(from), out(to), out(workspace), out(inner), experts(layer)});
+                   {in(weights), in(from), out(to), out(workspace), out(inner), experts(layer),
+                    adapters(layer, kMlp)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   add_sum(layer, block, y, to, next, true);
@@ -193,7 +198,8 @@ void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, B
   builder_.compute(
       op, layer, block,
       {in(parameters(unit)), in(from), inout(all), inout(gradients(unit)), out(workspace),
-       saved ? inout(inner) : Operand{}, experts(layer), expert_gradients(layer)});
+       saved ? inout(inner) : Operand{}, experts(layer), expert_gradients(layer),
+       adapters(layer, kMlp), adapter_gradients(layer, kMlp)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   builder_.release(from);

@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "models/adapters.h"
 #include "models/catalog.h"
+#include "models/training.h"
 #include "planner/strategy/presets.h"
 
 using namespace longspan;
@@ -106,6 +108,58 @@ TEST_CASE("the ops of a step without recomputation do exactly the model's FLOPs"
       CHECK(model_share(program_of(model, chunked, 256)) == Approx(expected).epsilon(1e-12));
     }
   }
+}
+
+TEST_CASE("frozen weights have no products, and layers before the first trained one no backward") {
+  for (const ModelSpec& base : {llama(), gpt()}) {
+    for (const char* parts :
+         {"layers", "head", "embedding,layers 0", "embedding,layers", "layers 1"}) {
+      INFO(parts);
+      const ModelSpec model = freeze(base, parse_frozen(parts, base));
+      const double expected = model_flops(model, 256).step();
+      // Norms have no products.
+      const bool only_norm = model.tied_embeddings && std::string(parts) == "head";
+      CHECK((expected < model_flops(base, 256).step()) == !only_norm);
+      Strategy s = make_preset("baseline", base, 256);
+      CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+      s.chunk_tokens = s.block_tokens = 32;
+      CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("adapters add their products, and those of x A^T once more") {
+  const ModelSpec model =
+      with_adapters(llama(), {4, 8, parse_projections("q_proj,gate_proj,o_proj")});
+  double again = 0;
+  for (const AdapterShape& shape : adapter_shapes(model)) {
+    again += 2.0 * 256 * 4 * static_cast<double>(shape.in * model.layers);
+  }
+  const double expected = model_flops(model, 256).step() + again;
+  Strategy s = make_preset("baseline", model, 256);
+  CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+  s.projection_tile = 20;
+  s.mlp_tile = 24;
+  s.chunk_tokens = s.block_tokens = 64;
+  CHECK(model_share(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+}
+
+TEST_CASE("an update moves the bytes of its moments") {
+  const auto seconds_of = [](MomentFormat format) {
+    Strategy s = make_preset("baseline", llama(), 256);
+    s.moments = format;
+    const Program program = program_of(llama(), s, 256);
+    double work = 0;
+    for (const Op& op : program.ops) {
+      if (op.kind != OpKind::adamw) continue;
+      work += work_by_kernel(program, program.shapes[op.shape])[Kernel::adamw];
+    }
+    return work;
+  };
+  // 4 of the gradient, 8 of the parameter, 4 passes of a moment.
+  const double whole = seconds_of(MomentFormat::float32);
+  CHECK(seconds_of(MomentFormat::bfloat16) / whole == Approx(20.0 / 28).epsilon(1e-4));
+  CHECK(seconds_of(MomentFormat::int8) / whole == Approx((16 + 1.0 / 16) / 28).epsilon(1e-4));
 }
 
 TEST_CASE("experts do the FLOPs of the active ones, and route twice") {
