@@ -67,6 +67,7 @@ void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
 
 void write_knob(YAML::Emitter& out, const KnobRow& row, const Strategy& s) {
   const int64_t value = row.at.get(s);
+  if (row.only_if_set && value == row.at.get(Strategy{})) return;
   out << YAML::Key << std::string(row.name()) << YAML::Value;
   if (row.at.policy == nullptr || (s.*row.at.policy).fraction == 1) {
     out << text_of(row, value);

@@ -154,8 +154,9 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const auto largest = [](const auto& elements) {
     return *std::max_element(elements.begin(), elements.end());
   };
-  const int64_t largest_unit = std::max(largest(unit_elements(m)), experts_elements(m));
-  ws.reduce = pieces(s.parallel.replicas(), largest_unit, 4);
+  ws.reduce = std::max(
+      pieces(s.parallel.replicas(), largest(unit_elements(m)), 4),
+      pieces(s.parallel.replicas(UnitKind::experts), experts_elements(m) / lengths.expert, 4));
   ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {
     ws.scatter = pieces(tensor, checked_mul(lengths.dense_block(), d, "workspace"), act);
