@@ -125,11 +125,16 @@ class CpuBackend final : public Backend {
 
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
-  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) return;
+  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers, context)) return;
   switch (op.kind) {
     case OpKind::batch: {
       const BoundOp<OpKind::batch> b(p, op, pointers);
       fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
+      break;
+    }
+    case OpKind::documents: {
+      const BoundOp<OpKind::documents> b(p, op, pointers);
+      fill_documents(p, op, b.whole<int32_t>("begins"), context);
       break;
     }
     case OpKind::sum_of_squares: {

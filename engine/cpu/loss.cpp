@@ -7,6 +7,7 @@
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
 #include "engine/cpu/softmax.h"
+#include "engine/runtime/labels.h"
 
 namespace longspan::cpu {
 namespace {
@@ -14,8 +15,13 @@ namespace {
 // Exponentials that are summed in float before they are added in double.
 constexpr int64_t kSumTerms = 1024;
 
-// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy.
+// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy. Both are 0
+// without a label.
 double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
+  if (label == kNoLabel) {
+    std::fill_n(x, vocab, 0.0F);
+    return 0;
+  }
   const float top = max_of(x, vocab);
   const float wanted = x[label];
   const double sum = exponentials(x, vocab, top);
@@ -30,7 +36,7 @@ double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
 
 void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
   for (int64_t i = 0; i < n; ++i) {
-    if (labels[i] < 0 || labels[i] >= vocab) {
+    if ((labels[i] < 0 || labels[i] >= vocab) && labels[i] != kNoLabel) {
       throw failed("loss: label {} of row {} is outside the vocabulary [0, {}); check the data",
                    labels[i], i, vocab);
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
@@ -102,12 +103,16 @@ struct Trainer::State {
   Executor executor;
   Timeline timeline;
   TrainingState progress;
+  std::vector<int32_t> begins;  // of a microbatch's documents; of the host stream's thread
 };
 
 Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
                  std::shared_ptr<const TokenSource> data, const TrainerOptions& options)
     : state_(std::make_unique<State>(plan, config, std::move(data), options,
                                      checked_program(plan, options.comm))) {
+  const int64_t samples =
+      checked_mul(config.steps, plan.microbatches * plan.strategy.parallel.data, "samples");
+  check_documents(*state_->data, plan.model.documents, samples, plan.sequence);
   initialize_states(state_->executor, plan.model, config.seed);
 }
 
@@ -143,9 +148,20 @@ StepReport Trainer::step() {
   // Replicas interleave their sequences, so that a step has the same ones as with a single replica.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
+  const int64_t first_sample = s.progress.steps_done * plan.microbatches * replicas;
+  if (!plan.model.documents.empty()) {
+    const DocumentSurvey survey =
+        survey_documents(*s.data, first_sample, plan.microbatches * replicas, plan.sequence);
+    context.loss_scale = 1 / static_cast<double>(std::max<int64_t>(1, survey.labels));
+    context.documents = [&](int64_t microbatch) {
+      const int64_t sample = first_sample + microbatch * replicas + replica;
+      s.begins.resize(static_cast<size_t>(plan.sequence) + 1);
+      s.data->documents(sample, plan.sequence, s.begins.data());
+      return std::span<const int32_t>(s.begins);
+    };
+  }
   context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
-    const int64_t sample =
-        (s.progress.steps_done * plan.microbatches + microbatch) * replicas + replica;
+    const int64_t sample = first_sample + microbatch * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   const int64_t sent_before = s.machine.backend().sent_bytes();

@@ -153,14 +153,18 @@ class Counter {
   // Sets what depends on the window of a kind of layers, and on its chunks.
   void count_keys(const LayerRun& kind) {
     const int64_t chunk = std::llround(static_cast<double>(s_.chunk_tokens) * kind.tokens);
-    window_ = key_window(kind.window, std::max<int64_t>(1, chunk));
+    ModelSpec seen;
+    seen.window = kind.window;
+    seen.documents = model_.documents;
+    window_ = key_window(seen, std::max<int64_t>(1, chunk));
     if (p_.ring == 1) return;
     const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
     if (!window_.is_limited()) {
       // A query chunk sees a part of every position's chunks, but a position's first one only sees
-      // those of earlier positions.
-      ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
-      ring_zeros_ = chunks_ > 1 ? 2 * own : 0;
+      // the first ones of later positions.
+      const double seen = ring - 1 - own;
+      ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + seen;
+      ring_zeros_ = chunks_ > 1 ? 2 * seen : 0;
       return;
     }
     const int64_t chunks = std::llround(chunks_);
@@ -302,6 +306,8 @@ class Counter {
     ops += blocks_ * (boundary_.has_embedding ? 2 * (1 + through) : 2 * through + 1);
     ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);
     ops += again_ * blocks_ * (1 + through);
+    // Where documents begin is filled and loaded for every pass.
+    if (!model_.documents.empty()) ops += 2 * slices_ * (2 + again_);
     double loads = boundary_.has_embedding ? 1 + again_ : 0;
     if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
     return ops + slices_ * loads * load_parameters();

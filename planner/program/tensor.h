@@ -69,6 +69,7 @@ enum class Tensor : uint8_t {
   grads_experts_shard,
   // per sequence
   tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
+  documents,   // int32 [S] where each token's document begins, in the whole sequence
   k_all,
   v_all,  // [S, G/P]
   dk_all,

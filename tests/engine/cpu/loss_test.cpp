@@ -60,7 +60,7 @@ TEST_CASE("logits of a thousand do not overflow") {
 TEST_CASE("a bad label and a loss that is not finite are refused") {
   LossCase c(llama(), 5, 44);
   ThreadPool pool(2);
-  c.labels[2] = GENERATE(-1, -100, 37);
+  c.labels[2] = GENERATE(-1, -101, 37);
   CHECK_THROWS_AS(run(pool, c, 2, 1, false), Error);
   c.labels[2] = 0;
   c.x[3] =
