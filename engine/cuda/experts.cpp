@@ -9,13 +9,12 @@
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/activation.h"
 #include "engine/cuda/kernels/rows.h"
+#include "engine/cuda/memory.h"
 #include "engine/runtime/arrived_rows.h"
 #include "planner/program/expert_tiles.h"
 
 namespace longspan::cuda {
 namespace {
-
-cudaStream_t stream_of(const Queue& queue) { return static_cast<cudaStream_t>(queue.stream); }
 
 // Tables of n tokens in `memory`, of routing_width() numbers each.
 Routes routes_in(float* memory, const Experts& e, int64_t n) {
@@ -46,11 +45,7 @@ FirstRows::FirstRows(int64_t experts) {
 std::vector<int32_t> first_arrived(const ExpertsLayer& layer, const ExpertArrivals& arrivals) {
   std::vector<std::byte> host(
       static_cast<size_t>(arrivals.ranks * first_rows_bytes(layer.experts())));
-  const cudaStream_t stream = stream_of(layer.queue);
-  check(
-      cudaMemcpyAsync(host.data(), arrivals.arrivals, host.size(), cudaMemcpyDeviceToHost, stream),
-      "rows of experts");
-  check(cudaStreamSynchronize(stream), "rows of experts");
+  read_bytes(layer.queue, arrivals.arrivals, static_cast<int64_t>(host.size()), host.data());
   const ArrivedRows rows(layer.experts(), arrivals.ranks, host.data());
   const ArrivedRows::FirstRows first = rows.first_rows(arrivals.index);
   return {first.begin(), first.begin() + rows.experts_of_rank() + 1};
@@ -232,7 +227,7 @@ void ExpertsTile<T>::choose(const T* h) {
 template <class T>
 void ExpertsTile<T>::route(const T* h) {
   choose(h);
-  check(cudaStreamSynchronize(stream_of(layer_.queue)), "routing");
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(layer_.queue.stream)), "routing");
 }
 
 template <class T>

@@ -1,18 +1,12 @@
 #include "engine/cuda/queue_ranks.h"
 
-#include <cuda_runtime_api.h>
-
-#include "engine/cuda/cuda_error.h"
 #include "engine/cuda/kernels/exchange.h"
+#include "engine/cuda/memory.h"
 
 namespace longspan::cuda {
 
 void QueueRanks::read(const std::byte* from, int64_t bytes, std::byte* to) {
-  const auto stream = static_cast<cudaStream_t>(queue_.stream);
-  longspan::cuda::check(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream),
-      "rows of experts");
-  longspan::cuda::check(cudaStreamSynchronize(stream), "rows of experts");
+  read_bytes(queue_, from, bytes, to);
 }
 
 void QueueRanks::copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,

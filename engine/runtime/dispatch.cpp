@@ -88,7 +88,7 @@ StepShape::StepShape(const Program& program)
     counted_.push_back(counted_in_layer(program, alike));
   }
   if (program.place.tensor == 0) counted_at_ends_ = {{0, kUnitEnd}};
-  if (program.lengths.expert == 1) return;
+  if (program.lengths.expert == 1 || !program.model.experts) return;
   // A rank's units of experts have some of them.
   ModelSpec some = narrow_model(program.model, program.lengths.tensor);
   some.experts->count /= program.lengths.expert;

@@ -331,6 +331,11 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
 
   check_dtype(yaml, plan);
   validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
+  if (plan.strategy.parallel.expert > 1 && !plan.model.experts) {
+    throw bad_input(
+        "{}: strategy: parallel.expert: {} has no experts to distribute; set expert to 1", origin,
+        plan.model.name);
+  }
   check_ranks(plan, origin);
   if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
     throw yaml.error("sequence",

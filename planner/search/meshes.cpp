@@ -33,8 +33,10 @@ namespace {
 // The expert degrees of a mesh, in ascending order.
 std::vector<int64_t> expert_degrees(const ModelSpec& model, const ParallelLayout& mesh,
                                     const ParallelChoice& choice) {
-  if (choice.expert) return {*choice.expert};
   std::vector<int64_t> degrees = {1};
+  if (choice.expert == 1) return degrees;
+  if (choice.expert && !model.experts) return {};
+  if (choice.expert) return {*choice.expert};
   if (!model.experts || model.norms_outputs()) return degrees;
   constexpr int64_t kRanksOfNode = 8;
   const int64_t most = std::gcd(mesh.replicas(), model.experts->count);

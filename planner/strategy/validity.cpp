@@ -83,6 +83,8 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
   return degree == 1 || divides_widths(model, degree);
 }
 
+int64_t experts_of(const ModelSpec& model) { return model.experts ? model.experts->count : 0; }
+
 bool has_windows(const ModelSpec& model) {
   return model.window > 0 || !model.documents.empty() ||
          std::any_of(model.runs.begin(), model.runs.end(),
@@ -195,20 +197,15 @@ constexpr auto kChecks = std::to_array<Check>({
                                 q.model.name),
                     "set tensor to 1"};
      }},
-    {Rule::combination, "parallel.expert",
-     [](const Question& q) { return q.mesh().expert == 1 || q.model.experts.has_value(); },
-     [](const Question& q) {
-       return Words{fmt::format("{} has no experts to distribute", q.model.name),
-                    "set expert to 1"};
-     }},
+    // Layers without experts, as some kinds of a model's are, take any degree.
     {Rule::divisibility, "parallel.expert",
      [](const Question& q) {
        const int64_t degree = q.mesh().expert;
        return degree == 1 ||
-              (q.mesh().replicas() % degree == 0 && q.model.experts->count % degree == 0);
+              (q.mesh().replicas() % degree == 0 && experts_of(q.model) % degree == 0);
      },
      [](const Question& q) {
-       const int64_t ranks = q.mesh().replicas(), count = q.model.experts->count;
+       const int64_t ranks = q.mesh().replicas(), count = experts_of(q.model);
        const auto fits = [&](int64_t d) { return ranks % d == 0 && count % d == 0; };
        return Words{
            fmt::format("{} does not divide the {} experts of {} and the {} that hold the "

@@ -79,6 +79,7 @@ TEST_CASE("experts on several ranks give the numbers of one", "[experts]") {
       if (mesh.zero > 0 && mesh.zero < 3) step.strategy.parameters = Tier::device;
       step.strategy.mlp_tile = tiles[turn % 4];
       step.microbatches = 1 + turn % 2;
+      step.strategy.early_update = turn % 5 == 0;
       INFO(model.name << ", " << describe(mesh) << ", " << plan->first << ", tile "
                       << step.strategy.mlp_tile);
       validate(step.strategy, step.model, step.sequence, "test");

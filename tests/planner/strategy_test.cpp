@@ -140,7 +140,6 @@ TEST_CASE("experts on several ranks that cannot be are refused and say what coul
     s.mlp_inner = {inner};
     CHECK_THROWS_WITH(validate(s, model, 960, "plan"), Catch::Contains(word));
   };
-  refuses({.ulysses = 2, .expert = 2}, Saved::recompute, "parallel.expert: tiny-llama has no exp");
   model.experts = Experts{.count = 6, .active = 2, .ffn = 32};
   refuses({.data = 4, .expert = 4}, Saved::recompute, "try one of 1, 2");
   refuses({.data = 2, .expert = 3}, Saved::recompute, "try one of 1, 2");
