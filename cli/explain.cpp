@@ -16,6 +16,7 @@
 #include "cli/text.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
+#include "planner/explain/expert_costs.h"
 #include "planner/explain/neighbour_result.h"
 #include "planner/explain/unmeasured.h"
 #include "planner/plan/pipeline_plan.h"
@@ -70,6 +71,53 @@ void print_memory(const Plan& plan, const Simulated& s) {
     }
     table.print();
   }
+}
+
+void print_experts(const Plan& plan, const Simulated& s) {
+  if (!plan.model.experts) return;
+  const ExpertCosts costs = costs_of_experts(s);
+  const ParallelLayout& parallel = plan.strategy.parallel;
+  say("{}\n", bold("Experts"));
+  std::string states;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    if (costs.state_bytes[tier] == 0) continue;
+    states += fmt::format("{}{} on {}", states.empty() ? "" : ", ",
+                          format_bytes(costs.state_bytes[tier]), name_of(static_cast<Tier>(tier)));
+  }
+  say("  states    {}: {} of {} experts of {} on this rank\n", states, costs.own, costs.count,
+      counted(costs.layers, "layer", "layers"));
+  if (costs.tile_tokens > 0) {
+    const int64_t percent_of_mean = parallel.expert_capacity;
+    say("  rows      {} for a tile of {}: at most {} on a rank, {}\n",
+        format_bytes(costs.tile_bytes), count_tokens(costs.tile_tokens), grouped(costs.most_rows),
+        percent_of_mean == 0
+            ? "the worst case"
+            : fmt::format("{:g} times the mean", static_cast<double>(percent_of_mean) / 100));
+  }
+  say("  time      products {}", format_seconds(costs.compute_seconds));
+  if (costs.tile_tokens > 0) {
+    say(", exchanges {}, for which compute waits {}", format_seconds(costs.exchange_seconds),
+        format_seconds(costs.waited_seconds));
+    if (parallel.expert_imbalance > 100) {
+      say("; the busiest rank has {:g} times the mean",
+          static_cast<double>(parallel.expert_imbalance) / 100);
+    }
+  }
+  say("\n");
+}
+
+Json experts_json(const Simulated& s) {
+  const ExpertCosts costs = costs_of_experts(s);
+  return {{"layers", costs.layers},
+          {"experts", costs.count},
+          {"experts_of_rank", costs.own},
+          {"state_bytes", tiers_json(costs.state_bytes)},
+          {"tile_tokens", costs.tile_tokens},
+          {"most_rows", costs.most_rows},
+          {"tile_bytes", costs.tile_bytes},
+          {"compute_seconds", costs.compute_seconds},
+          {"exchange_seconds", costs.exchange_seconds},
+          {"waited_seconds", costs.waited_seconds}};
 }
 
 constexpr size_t kInformativeLines = 12;
@@ -254,6 +302,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
   document["overlapped_copy_seconds"] = overlapped_copy_seconds(s.program, s.timeline);
   document["compute_waits"] = std::move(waits);
   document["memory"] = std::move(tiers);
+  if (plan.model.experts) document["experts"] = experts_json(s);
   document["unmeasured"] = unmeasured_json(plan, s);
   document["limit"] = limit_of(s);
   return document;
@@ -342,6 +391,7 @@ int run(const std::string& path, bool all, bool json) {
   print_prediction(plan, simulated.prediction);
   print_time(simulated);
   print_memory(plan, simulated);
+  print_experts(plan, simulated);
   print_unmeasured(plan, simulated);
   say("{}\n  {}\n", bold("What limits it"), limit_of(simulated));
   print_neighbours(around, all);

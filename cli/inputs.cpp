@@ -103,6 +103,23 @@ HardwareProfile HardwareFlags::load() const {
   return hw;
 }
 
+namespace {
+
+// Percent from a factor, such as "1.5".
+int64_t percent_of_mean(const std::string& text, const char* flag) {
+  constexpr double kMost = 10'000;
+  double factor = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, factor);
+  if (read.ec != std::errc() || read.ptr != end || !(factor >= 1 && factor <= kMost)) {
+    throw bad_input("{}: expected {}a factor from 1 to 10000, got \"{}\"", flag,
+                    flag == std::string_view("--expert-capacity") ? "worst or " : "", text);
+  }
+  return static_cast<int64_t>(std::ceil(factor * 100 - 1e-9));
+}
+
+}  // namespace
+
 void ParallelFlags::add_to(Verb& verb) {
   const auto degree = [&](const char* flag, std::optional<int64_t>& value, const char* what) {
     verb.add_option(flag, value, what).within(1, kMostRanks);
@@ -111,6 +128,13 @@ void ParallelFlags::add_to(Verb& verb) {
   degree("--tensor", choice.tensor, "Ranks that every layer is cut up for (Megatron's TP-SP)");
   degree("--ring", choice.ring, "Ranks that keys and values travel around");
   degree("--ulysses", choice.ulysses, "Ranks that exchange tokens for heads");
+  degree("--expert", choice.expert,
+         "Ranks, of those with other tokens, that a layer's experts are distributed over");
+  verb.add_option("--expert-capacity", expert_capacity,
+                  "Rows of experts that a rank has memory for, over the mean: worst or a factor, "
+                  "such as 1.5");
+  verb.add_option("--expert-imbalance", expert_imbalance,
+                  "Rows of the rank with most, over the mean, that times are predicted for");
   degree("--pipeline", choice.pipeline, "Stages of a pipeline; 1: none. Not given: the best");
   verb.add_option("--schedule", choice.schedule,
                   "Pipeline schedule; see `schedule list`, except those marked `not in plans`");
@@ -129,6 +153,10 @@ void ParallelFlags::add_to(Verb& verb) {
 ParallelChoice ParallelFlags::load() const {
   ParallelChoice result = choice;
   if (no_overlap) result.overlap = false;
+  if (expert_capacity != "worst") {
+    result.expert_capacity = percent_of_mean(expert_capacity, "--expert-capacity");
+  }
+  result.expert_imbalance = percent_of_mean(expert_imbalance, "--expert-imbalance");
   return result;
 }
 

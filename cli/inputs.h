@@ -32,6 +32,7 @@ struct HardwareFlags {
 /// The mesh sizes that the user fixes.
 struct ParallelFlags {
   ParallelChoice choice;
+  std::string expert_capacity = "worst", expert_imbalance = "1";
   bool no_overlap = false;
 
   void add_to(Verb& verb);

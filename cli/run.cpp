@@ -265,8 +265,8 @@ Json record_json(const RunFlags& flags, const Plan& plan, const Trainer& trainer
 }
 
 // Adds the bytes sent by one rank: the rank with the most predicted bytes, or the first whose
-// measured bytes differ from its prediction.
-void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
+// measured bytes differ from its prediction. Rows of experts on several ranks go `by_routing`.
+void add_traffic(Table& table, const std::vector<Traffic>& traffic, bool by_routing) {
   if (traffic.size() == 1) return;
   Traffic shown;
   bool equal = true;
@@ -278,7 +278,10 @@ void add_traffic(Table& table, const std::vector<Traffic>& traffic) {
     }
   }
   table.add({"bytes sent by a rank", fmt::format("{}", shown.predicted),
-             fmt::format("{}", shown.measured), equal ? "equal on all" : "DIFFERENT"});
+             fmt::format("{}", shown.measured),
+             equal        ? "equal on all"
+             : by_routing ? "by the routing"
+                          : "DIFFERENT"});
 }
 
 void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& trainer,
@@ -307,7 +310,7 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
                fmt::format("{}", *taken.device_in_use),
                fmt::format("{:.3f}", static_cast<double>(*taken.device_in_use) / expected)});
   }
-  add_traffic(table, recorder.steps().back().traffic);
+  add_traffic(table, recorder.steps().back().traffic, plan.strategy.parallel.expert > 1);
   table.print();
   say("  the process took {} of memory at most, {} of it arenas\n",
       format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));

@@ -12,6 +12,7 @@ enum class Cut { none, rows, columns };
 struct Piece {
   Cut cut;
   int64_t rows, columns;
+  int64_t expert = -1;  // that it is of
 };
 
 // Router and shared experts.
@@ -32,12 +33,16 @@ std::vector<Piece> experts_pieces(const ModelSpec& m) {
   const Experts& e = *m.experts;
   const int64_t parts = m.gated() ? 2 : 1;
   std::vector<Piece> pieces;
-  for (int64_t i = 0; i < parts * e.count; ++i) pieces.push_back({Cut::rows, e.ffn, m.hidden});
-  for (int64_t i = 0; m.mlp_bias && i < parts * e.count; ++i) {
-    pieces.push_back({Cut::rows, e.ffn, 1});
+  for (int64_t i = 0; i < parts * e.count; ++i) {
+    pieces.push_back({Cut::rows, e.ffn, m.hidden, i / parts});
   }
-  for (int64_t i = 0; i < e.count; ++i) pieces.push_back({Cut::columns, m.hidden, e.ffn});
-  if (m.mlp_bias) pieces.push_back({Cut::none, e.count, m.hidden});
+  for (int64_t i = 0; m.mlp_bias && i < parts * e.count; ++i) {
+    pieces.push_back({Cut::rows, e.ffn, 1, i / parts});
+  }
+  for (int64_t i = 0; i < e.count; ++i) pieces.push_back({Cut::columns, m.hidden, e.ffn, i});
+  for (int64_t i = 0; m.mlp_bias && i < e.count; ++i) {
+    pieces.push_back({Cut::none, 1, m.hidden, i});
+  }
   return pieces;
 }
 
@@ -120,9 +125,10 @@ ModelSpec narrow_model(const ModelSpec& model, int64_t degree) {
 }
 
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
-                                 int64_t index) {
+                                 int64_t index, const ExpertRange& experts) {
   const bool of_experts = unit.kind == ParameterUnit::Kind::experts;
-  if (degree == 1 || (unit.kind != ParameterUnit::Kind::layer && !of_experts)) {
+  const bool is_whole = degree == 1 && (!of_experts || experts.degree == 1);
+  if (is_whole || (unit.kind != ParameterUnit::Kind::layer && !of_experts)) {
     return {{0, 0, unit.elements, true}};
   }
   Runs runs;
@@ -130,6 +136,11 @@ std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& un
   const ModelSpec alike = model_of_run(model, run_of_layer(model, unit.layer));
   for (const Piece& piece : of_experts ? experts_pieces(alike) : layer_pieces(alike)) {
     const int64_t elements = piece.rows * piece.columns;
+    if (piece.expert >= 0 &&
+        piece.expert * experts.degree / alike.experts->count != experts.index) {
+      whole += elements;
+      continue;
+    }
     switch (piece.cut) {
       case Cut::none:
         runs.add(whole, elements, true);

@@ -30,11 +30,16 @@ struct SliceRun {
   bool operator==(const SliceRun&) const = default;
 };
 
+/// A rank's part of the experts of a layer: those of index `index` of `degree` equal ranges.
+struct ExpertRange {
+  int64_t degree = 1, index = 0;
+};
+
 /// The runs of the part of `unit` on rank `index` of `degree`, in the order of the narrow unit and
-/// without gaps in it. `unit` is one of parameter_units(model), of the whole model. REQUIRES: as
-/// narrow_model(); 0 <= index < degree.
+/// without gaps in it; of experts, which are on several ranks, those of a range. `unit` is one of
+/// parameter_units(model), of the whole model. REQUIRES: as narrow_model(); 0 <= index < degree.
 std::vector<SliceRun> slice_runs(const ModelSpec& model, const ParameterUnit& unit, int64_t degree,
-                                 int64_t index);
+                                 int64_t index, const ExpertRange& experts = {});
 
 /// The replicated part of a layer of a uniform model: elements [begin, end) of the narrow unit, in
 /// order, not adjacent.

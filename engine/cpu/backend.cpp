@@ -7,6 +7,7 @@
 #include "base/processors.h"
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/exchange.h"
+#include "engine/cpu/expert_tiles.h"
 #include "engine/runtime/dispatch.h"
 
 namespace longspan::cpu {
@@ -15,7 +16,7 @@ namespace {
 // Adapts the blocks to the dispatch. Attention has a model of its own: this rank's share.
 struct Blocks {
   Blocks(const LayerShape& layers, const VocabularyShare& share, ThreadPool& pool)
-      : layer(make_block_context(layers.model(), pool)),
+      : layer(make_block_context(layers.model(), pool, layers.expert_degree())),
         attention(make_block_context(layers.attention(), pool)) {
     layer.share = share;
   }
@@ -38,6 +39,13 @@ struct Blocks {
   }
   void out_forward(auto... args) { cpu::out_forward(layer, args...); }
   void mlp_forward(auto... args) { cpu::mlp_forward(layer, args...); }
+  void route(auto... args) { cpu::route_tile(layer, args...); }
+  void shared_forward(auto... args) { cpu::shared_forward(layer, args...); }
+  void experts_forward(auto... args) { cpu::received_forward(layer, args...); }
+  void combine_forward(auto... args) { cpu::combine_forward(layer, args...); }
+  void shared_backward(auto... args) { cpu::shared_backward(layer, args...); }
+  void experts_backward(auto... args) { cpu::received_backward(layer, args...); }
+  void combine_backward(auto... args) { cpu::combine_backward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
   void final_norm_forward(auto... args) { cpu::final_norm_forward(layer, args...); }

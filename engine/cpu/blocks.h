@@ -50,9 +50,11 @@ struct BlockContext {
   std::shared_ptr<const ExpertModels> experts = {};  // null: the MLP is dense
   std::vector<AdapterShape> adapters = {};
 };
-/// The model and the pool must outlive the context. Throws bad_input if head_dim exceeds 512, the
+/// The model and the pool must outlive the context. A rank has the experts of one of
+/// `expert_degree`. Throws bad_input if head_dim exceeds 512, the
 /// limit of attention's tiles on the stack.
-BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool);
+BlockContext make_block_context(const ModelSpec& model, ThreadPool& pool,
+                                int64_t expert_degree = 1);
 
 /// Workspace of each block in floats, for n rows in tiles of t (t >= n: one tile of n rows). Those
 /// of blocks with adapters end with t times the elements of adapter_widths().

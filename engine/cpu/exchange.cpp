@@ -11,6 +11,10 @@ void HostExchange::exchange(std::span<const Send> sends, std::span<const Receive
   comm_.exchange(sends, receives);
 }
 
+void HostExchange::read(const std::byte* from, int64_t bytes, std::byte* to) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 void HostExchange::all_gather(const Group& group, std::span<const std::byte> shard,
                               std::byte* out) {
   longspan::all_gather(comm_, group, shard, out);

@@ -17,6 +17,7 @@ class HostExchange final : public RankExchange {
   void start_send(const Send& send, MessageTag tag) override { comm_.start_send(send, tag); }
   void finish_send(int peer, MessageTag tag) override { comm_.finish_send(peer, tag); }
   void receive(const Receive& receive, MessageTag tag) override { comm_.receive(receive, tag); }
+  void read(const std::byte* from, int64_t bytes, std::byte* to) override;
   void abandon(const std::string& reason) noexcept override { comm_.abandon(reason); }
   bool cancel() noexcept override { return comm_.cancel_sends(); }
   void all_gather(const Group& group, std::span<const std::byte> shard, std::byte* out) override;

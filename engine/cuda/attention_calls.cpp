@@ -78,6 +78,20 @@ class Recorder {
   template <class... A>
   void mlp_forward(A&&...) {}
   template <class... A>
+  void route(A&&...) {}
+  template <class... A>
+  void shared_forward(A&&...) {}
+  template <class... A>
+  void experts_forward(A&&...) {}
+  template <class... A>
+  void combine_forward(A&&...) {}
+  template <class... A>
+  void shared_backward(A&&...) {}
+  template <class... A>
+  void experts_backward(A&&...) {}
+  template <class... A>
+  void combine_backward(A&&...) {}
+  template <class... A>
   void mlp_backward(A&&...) {}
   template <class... A>
   void mlp_backward_input(A&&...) {}

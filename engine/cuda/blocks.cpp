@@ -11,6 +11,8 @@
 #include "engine/cuda/kernels/loss.h"
 #include "engine/cuda/kernels/rows.h"
 #include "engine/cuda/memory.h"
+#include "engine/runtime/expert_loops.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/workspace.h"
 
 namespace longspan::cuda {
@@ -70,7 +72,7 @@ Blocks<T>::Blocks(const LayerShape& layers, const VocabularyShare& share, const 
       model_(layers.model()),
       queue_(queue),
       deterministic_(deterministic),
-      at_(layer_offsets(layers.model())),
+      at_(layer_offsets(layers.model(), layers.expert_degree())),
       adapter_shapes_(adapter_shapes(layers.model())) {
   if (model_.head_dim > kMaxHeadDim) {
     throw bad_input("cuda backend: head_dim of {} is {}, at most {} is supported", model_.name,
@@ -667,7 +669,8 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
                             T* workspace, bool partial, bool given, const T* experts,
                             const AdapterMemory<T>& adapters) {
   if (model_.experts) {
-    return experts_forward(unit, y, n, tile, out, inner, workspace, partial, experts);
+    return mlp_of_experts(model_, ExpertsTiles{*this, unit, experts}, y, n, tile, out, inner,
+                          workspace, partial);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
@@ -701,8 +704,8 @@ void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int
                              float* unit_gradient, T* workspace, bool partial, const T* experts,
                              float* experts_gradient, const AdapterMemory<T>& adapters) {
   if (model_.experts) {
-    return experts_backward(unit, y, inner, n, tile, dy, unit_gradient, workspace, partial, experts,
-                            experts_gradient);
+    return mlp_of_experts_backward(model_, ExpertsTiles{*this, unit, experts}, y, inner, n, tile,
+                                   dy, unit_gradient, experts_gradient, workspace, partial);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
@@ -747,8 +750,8 @@ void Blocks<T>::mlp_backward_input(const T* unit, const T* h, const T* dy, int64
                                    T* inner, T* act, T* dh, T* workspace, const T* experts,
                                    float* unit_gradient, bool has_inner) {
   if (model_.experts) {
-    return experts_backward_input(unit, h, dy, n, tile, inner, act, dh, workspace, experts,
-                                  unit_gradient, has_inner);
+    return mlp_of_experts_backward_input(model_, ExpertsTiles{*this, unit, experts}, h, dy, n, tile,
+                                         inner, act, dh, unit_gradient, workspace, has_inner);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const MlpAdapters none = mlp_adapters({}, 0, nullptr);  // their layers are frozen
@@ -767,8 +770,8 @@ void Blocks<T>::mlp_backward_weight(const T* h, const T* dy, const T* inner, con
                                     int64_t n, float* unit_gradient, bool partial, const T* unit,
                                     int64_t tile, float* experts_gradient, T* workspace) {
   if (model_.experts) {
-    return experts_backward_weight(h, dy, inner, act, n, unit_gradient, unit, tile,
-                                   experts_gradient, workspace);
+    return mlp_of_experts_backward_weight(model_, ExpertsTiles{*this, unit, nullptr}, h, dy, inner,
+                                          act, n, tile, unit_gradient, experts_gradient, workspace);
   }
   down_gradients(dy, act, n, partial, unit_gradient);
   up_gradients(inner, h, n, unit_gradient);
@@ -776,109 +779,119 @@ void Blocks<T>::mlp_backward_weight(const T* h, const T* dy, const T* inner, con
 
 // --- experts ---
 
+// The tiles of a layer, for the loops.
 template <class T>
-struct Blocks<T>::ExpertsParts {
-  float* routing;
-  T *normed, *rows, *act, *more;
+struct Blocks<T>::ExpertsTiles {
+  Blocks& blocks;
+  const T *unit, *experts;
+
+  ExpertsTile<T> tile(int64_t n, float* routing, T* rows) const {
+    return {blocks.experts_layer(), blocks.first_rows_->rows(), unit, experts, n, routing, rows};
+  }
+  void norm_forward(const T* y, int64_t n, T* h) const { blocks.norm_forward(unit, true, y, n, h); }
+  void norm_backward(const T* y, const T* dh, int64_t n, T* dy, float* gradient) const {
+    blocks.norm_backward(unit, true, y, dh, n, dy, dy, gradient);
+  }
 };
 
+// The tile of an op with experts of several ranks.
 template <class T>
-typename Blocks<T>::ExpertsParts Blocks<T>::experts_parts(int64_t rows, bool normed,
-                                                          T* workspace) const {
-  const Experts& e = *model_.experts;
-  auto* routing = reinterpret_cast<float*>(workspace);
-  T* first = reinterpret_cast<T*>(routing + rows * routing_width(e));
-  T* routed = first + (normed ? rows * model_.hidden : 0);
-  T* act = routed + rows * e.active * model_.hidden;
-  return {routing, first, routed, act, act + rows * model_.mlp_width()};
+ExpertsTile<T> Blocks<T>::tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows) {
+  auto* tables = reinterpret_cast<float*>(routing + first_rows_bytes(*model_.experts));
+  return ExpertsTiles{*this, unit, nullptr}.tile(n, tables, const_cast<T*>(rows));
 }
 
 template <class T>
-ExpertsTile<T> Blocks<T>::tile_of(const T* unit, const T* experts, int64_t n,
-                                  const ExpertsParts& parts) const {
-  return {model_, at_, queue_, first_rows_->rows(), unit, experts, n, parts.routing, parts.rows};
+void Blocks<T>::route(const T* unit, const T* h, int64_t n, std::byte* routing, T* rows, const T* g,
+                      T* gradients, float* weights) {
+  ExpertsTile<T> tile = tile_of(unit, n, routing, rows);
+  tile.choose(h);
+  widen_rows(queue_, first_rows_->rows(), model_.experts->count + 1,
+             reinterpret_cast<int64_t*>(routing));
+  tile.take(h, rows);
+  if (g == nullptr) return;
+  tile.take(g, gradients);
+  weights_of_rows(queue_, tile.slots(), tile.routes(), weights);
 }
 
 template <class T>
-void Blocks<T>::experts_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out,
-                                T* inner, T* workspace, bool partial, const T* experts) {
-  const int64_t d = model_.hidden, w = model_.inner_width();
-  const ExpertsParts parts = experts_parts(std::min(n, tile), !partial, workspace);
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    const T* from = y + row * d;
-    T* z = inner != nullptr ? inner + row * w : parts.more;
-    if (!partial) norm_forward(unit, true, from, rows, parts.normed);
-    const T* h = partial ? from : parts.normed;
-    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
-    t.route(h);
-    t.up(h, z);
-    t.activate(z, parts.act);
-    t.down(parts.act, partial ? nullptr : from, out + row * d);
+void Blocks<T>::shared_forward(const T* unit, const T* h, int64_t n, std::byte* routing, const T* y,
+                               T* out, T* workspace) {
+  const int64_t d = model_.hidden;
+  const ExpertsTile<T> tile = tile_of(unit, n, routing, nullptr);
+  T* act = workspace + n * tile.shared().width();
+  tile.shared().up(h, workspace);
+  tile.shared().activate(workspace, act);
+  if (y == nullptr) {
+    zero(reinterpret_cast<std::byte*>(out), n * d * static_cast<int64_t>(sizeof(T)));
+  } else if (y != out) {
+    copy_rows(queue_, y, d, n, d, out, d);
   }
+  tile.shared().down(act, out);
 }
 
 template <class T>
-void Blocks<T>::experts_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile,
-                                 T* dy, float* unit_gradient, T* workspace, bool partial,
-                                 const T* experts, float* experts_gradient) {
-  const int64_t d = model_.hidden, w = model_.inner_width(), most = std::min(n, tile);
-  const ExpertsParts parts = experts_parts(most, !partial, workspace);
-  T *d_act = parts.more, *own_inner = d_act + most * model_.mlp_width();
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    const T* from = y + row * d;
-    T* g = dy + row * d;
-    T* z = inner != nullptr ? inner + row * w : own_inner;
-    if (!partial) norm_forward(unit, true, from, rows, parts.normed);
-    const T* h = partial ? from : parts.normed;
-    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
-    t.route(h);
-    if (inner == nullptr) t.up(h, z);
-    t.activate(z, parts.act);
-    t.inner_gradient(g, z, parts.act, d_act);
-    t.down_gradients(g, parts.act, true, unit_gradient, experts_gradient);
-    t.up_gradients(h, z, unit_gradient, experts_gradient);
-    t.router_gradients(h, unit_gradient);
-    t.input_gradient(z, partial ? g : parts.normed);
-    if (!partial) norm_backward(unit, true, from, parts.normed, rows, g, g, unit_gradient);
-  }
+void Blocks<T>::experts_forward(const T* experts, const ExpertArrivals& arrivals, T* rows,
+                                T* workspace) {
+  const ExpertsLayer layer = experts_layer();
+  const std::vector<int32_t> first = first_arrived(layer, arrivals);
+  const auto count = static_cast<int64_t>(first.size()) - 1;
+  const ExpertRows<T> products(layer, experts, count, first.data(), rows);
+  T* act = workspace + first.back() * layer.parts() * model_.experts->ffn;
+  products.up(workspace);
+  products.activate(workspace, act);
+  products.down(act);
 }
 
 template <class T>
-void Blocks<T>::experts_backward_input(const T* unit, const T* h, const T* dy, int64_t n,
-                                       int64_t tile, T* inner, T* act, T* dh, T* workspace,
-                                       const T* experts, float* unit_gradient, bool has_inner) {
-  const int64_t d = model_.hidden, f = model_.mlp_width(), w = model_.inner_width();
-  const ExpertsParts parts = experts_parts(std::min(n, tile), false, workspace);
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    const T* from = h + row * d;
-    T *z = inner + row * w, *own_act = act + row * f;
-    ExpertsTile<T> t = tile_of(unit, experts, rows, parts);
-    t.route(from);
-    if (!has_inner) t.up(from, z);
-    t.activate(z, own_act);
-    t.inner_gradient(dy + row * d, z, own_act, parts.act);
-    t.router_gradients(from, unit_gradient);
-    t.input_gradient(z, dh + row * d);
-  }
+void Blocks<T>::combine_forward(std::byte* routing, const T* rows, int64_t n, const T* y, T* out) {
+  tile_of(nullptr, n, routing, rows).sum(true, y, out);
 }
 
 template <class T>
-void Blocks<T>::experts_backward_weight(const T* h, const T* dy, const T* inner, const T* act,
-                                        int64_t n, float* unit_gradient, const T* unit,
-                                        int64_t tile, float* experts_gradient, T* workspace) {
-  const int64_t d = model_.hidden, f = model_.mlp_width(), w = model_.inner_width();
-  const ExpertsParts parts = experts_parts(std::min(n, tile), false, workspace);
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    const T* from = h + row * d;
-    ExpertsTile<T> t = tile_of(unit, nullptr, rows, parts);
-    t.route(from);
-    t.down_gradients(dy + row * d, act + row * f, false, unit_gradient, experts_gradient);
-    t.up_gradients(from, inner + row * w, unit_gradient, experts_gradient);
-  }
+void Blocks<T>::shared_backward(const T* unit, const T* h, const T* g, int64_t n,
+                                std::byte* routing, T* dh, float* unit_gradient, T* workspace) {
+  const ExpertsTile<T> tile = tile_of(unit, n, routing, nullptr);
+  const SharedExperts<T>& shared = tile.shared();
+  T *act = workspace + n * shared.width(), *d_act = act + n * shared.ffn();
+  shared.up(h, workspace);
+  shared.activate(workspace, act);
+  shared.inner_gradient(g, workspace, act, d_act);
+  shared.down_gradients(g, act, unit_gradient);
+  shared.up_gradients(h, workspace, unit_gradient);
+  shared.input_gradient(workspace, false, dh);
+}
+
+template <class T>
+void Blocks<T>::experts_backward(const T* experts, const ExpertArrivals& arrivals, T* rows, T* g,
+                                 float* weights, float* gradient, T* workspace) {
+  const ExpertsLayer layer = experts_layer();
+  const std::vector<int32_t> first = first_arrived(layer, arrivals);
+  const auto count = static_cast<int64_t>(first.size()) - 1;
+  const int64_t f = model_.experts->ffn;
+  const ExpertRows<T> of_h(layer, experts, count, first.data(), rows);
+  const ExpertRows<T> of_g(layer, experts, count, first.data(), g);
+  T *act = workspace + first.back() * layer.parts() * f, *d_act = act + first.back() * f;
+  of_h.up(workspace);
+  of_h.activate(workspace, act);
+  // The gradients of biases need the weights, which their own gradients replace.
+  const RowWeights of_rows{weights, weights, nullptr};
+  of_g.down_bias_gradients(of_rows, gradient);
+  of_g.inner_gradient(of_rows, workspace, act, d_act);
+  of_g.down_gradients(act, gradient);
+  of_h.up_gradients(workspace, gradient);
+  of_h.input_gradient(workspace);
+}
+
+template <class T>
+void Blocks<T>::combine_backward(const T* unit, const T* h, std::byte* routing, const T* rows,
+                                 const float* d_weights, int64_t n, bool first, T* dh,
+                                 float* unit_gradient) {
+  ExpertsTile<T> tile = tile_of(unit, n, routing, rows);
+  gradients_of_slots(queue_, tile.slots(), d_weights, tile.routes());
+  tile.router_gradients(h, unit_gradient);
+  tile.sum(false, first ? nullptr : dh, dh);
+  tile.router_input(dh);
 }
 
 // --- loss ---

@@ -80,6 +80,18 @@ class Blocks {
   void mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
                            float* unit_gradient, bool partial, const T* unit, int64_t tile,
                            float* experts_gradient, T* workspace);
+  void route(const T* unit, const T* h, int64_t n, std::byte* routing, T* rows, const T* g,
+             T* gradients, float* weights);
+  void shared_forward(const T* unit, const T* h, int64_t n, std::byte* routing, const T* y, T* out,
+                      T* workspace);
+  void experts_forward(const T* experts, const ExpertArrivals& arrivals, T* rows, T* workspace);
+  void combine_forward(std::byte* routing, const T* rows, int64_t n, const T* y, T* out);
+  void shared_backward(const T* unit, const T* h, const T* g, int64_t n, std::byte* routing, T* dh,
+                       float* unit_gradient, T* workspace);
+  void experts_backward(const T* experts, const ExpertArrivals& arrivals, T* rows, T* g,
+                        float* weights, float* gradient, T* workspace);
+  void combine_backward(const T* unit, const T* h, std::byte* routing, const T* rows,
+                        const float* d_weights, int64_t n, bool first, T* dh, float* unit_gradient);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);
@@ -148,20 +160,9 @@ class Blocks {
   void down_gradients(const T* g, const T* act, int64_t n, bool partial, float* unit_gradient);
   void up_gradients(const T* z, const T* h, int64_t n, float* unit_gradient);
 
-  struct ExpertsParts;  // of a workspace
-  ExpertsParts experts_parts(int64_t rows, bool normed, T* workspace) const;
-  ExpertsTile<T> tile_of(const T* unit, const T* experts, int64_t n, const ExpertsParts&) const;
-  void experts_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
-                       T* workspace, bool partial, const T* experts);
-  void experts_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
-                        float* unit_gradient, T* workspace, bool partial, const T* experts,
-                        float* experts_gradient);
-  void experts_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile,
-                              T* inner, T* act, T* dh, T* workspace, const T* experts,
-                              float* unit_gradient, bool has_inner);
-  void experts_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
-                               float* unit_gradient, const T* unit, int64_t tile,
-                               float* experts_gradient, T* workspace);
+  struct ExpertsTiles;
+  ExpertsLayer experts_layer() const { return {model_, at_, queue_}; }
+  ExpertsTile<T> tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows);
 
   VocabularyRows share() const;
   template <class Float>

@@ -9,8 +9,30 @@
 #include "engine/cuda/gemm.h"
 #include "engine/cuda/kernels/activation.h"
 #include "engine/cuda/kernels/rows.h"
+#include "engine/cuda/memory.h"
+#include "engine/runtime/arrived_rows.h"
+#include "planner/program/expert_tiles.h"
 
 namespace longspan::cuda {
+namespace {
+
+// Tables of n tokens in `memory`, of routing_width() numbers each.
+Routes routes_in(float* memory, const Experts& e, int64_t n) {
+  const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
+  const int64_t slots = n * e.active;
+  Routes routes;
+  routes.scores = take(n * e.count);
+  routes.weights = take(slots);
+  routes.d_weights = take(slots);
+  routes.expert_of = reinterpret_cast<int32_t*>(take(slots));
+  routes.row_of = reinterpret_cast<int32_t*>(take(slots));
+  routes.slot_of = reinterpret_cast<int32_t*>(take(slots));
+  routes.gates = take(n);
+  routes.d_gates = take(n);
+  return routes;
+}
+
+}  // namespace
 
 FirstRows::FirstRows(int64_t experts) {
   void* memory = nullptr;
@@ -20,186 +42,303 @@ FirstRows::FirstRows(int64_t experts) {
   rows_ = {static_cast<int32_t*>(memory), [](int32_t* rows) { (void)cudaFreeHost(rows); }};
 }
 
+std::vector<int32_t> first_arrived(const ExpertsLayer& layer, const ExpertArrivals& arrivals) {
+  std::vector<std::byte> host(
+      static_cast<size_t>(arrivals.ranks * first_rows_bytes(layer.experts())));
+  read_bytes(layer.queue, arrivals.arrivals, static_cast<int64_t>(host.size()), host.data());
+  const ArrivedRows rows(layer.experts(), arrivals.ranks, host.data());
+  const ArrivedRows::FirstRows first = rows.first_rows(arrivals.index);
+  return {first.begin(), first.begin() + rows.experts_of_rank() + 1};
+}
+
+// --- products of experts ---
+
 template <class T>
-ExpertsTile<T>::ExpertsTile(const ModelSpec& model, const LayerOffsets& at, const Queue& queue,
-                            int32_t* first, const T* unit, const T* experts, int64_t n,
-                            float* routing, T* rows)
-    : model_(model),
-      e_(*model.experts),
-      at_(at),
-      queue_(queue),
+void ExpertRows<T>::up(T* inner) const {
+  const int64_t w = width();
+  const LayerOffsets& at = layer_.at;
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_nt(layer_.queue, rows, w, d(), std::as_const(rows_) + first * d(), d(),
+            experts_ + e * w * d(), d(), Into::write, inner + first * w, w);
+    if (at.experts_up_bias < 0) return;
+    add_bias(layer_.queue, experts_ + at.experts_up_bias + e * w, rows, w, inner + first * w, w);
+  });
+}
+
+template <class T>
+void ExpertRows<T>::activate(const T* inner, T* act) const {
+  cuda::activate<T>(layer_.queue, layer_.model.activation, rows_in_all(), ffn(), inner, act);
+}
+
+template <class T>
+void ExpertRows<T>::down(const T* act) const {
+  const int64_t f = ffn();
+  const LayerOffsets& at = layer_.at;
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_nt(layer_.queue, rows, d(), f, act + first * f, f,
+            experts_ + at.experts_down_weight + e * d() * f, f, Into::write, rows_ + first * d(),
+            d());
+    if (at.experts_down_bias < 0) return;
+    add_bias(layer_.queue, experts_ + at.experts_down_bias + e * d(), rows, d(),
+             rows_ + first * d(), d());
+  });
+}
+
+template <class T>
+void ExpertRows<T>::inner_gradient(const RowWeights& weights, T* inner, T* act, T* d_act) const {
+  const int64_t f = ffn();
+  const LayerOffsets& at = layer_.at;
+  const bool biased = at.experts_down_bias >= 0;
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_nn(layer_.queue, rows, f, d(), std::as_const(rows_) + first * d(), d(),
+            experts_ + at.experts_down_weight + e * d() * f, f, Into::write, d_act + first * f, f);
+    if (!biased) return;
+    weigh_rows<T>(layer_.queue, first, rows, f, experts_ + at.experts_down_bias + e * d(), rows_,
+                  d(), weights, act, d_act);
+  });
+  if (!biased) {
+    weigh_rows<T>(layer_.queue, 0, rows_in_all(), f, nullptr, rows_, d(), weights, act, d_act);
+  }
+  activate_backward<T>(layer_.queue, layer_.model.activation, rows_in_all(), f, d_act, inner);
+}
+
+template <class T>
+void ExpertRows<T>::down_gradients(const T* act, float* gradient) const {
+  const int64_t f = ffn();
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_tn(layer_.queue, d(), f, rows, std::as_const(rows_) + first * d(), d(), act + first * f, f,
+            Into::add, gradient + layer_.at.experts_down_weight + e * d() * f, f);
+  });
+}
+
+template <class T>
+void ExpertRows<T>::down_bias_gradients(const RowWeights& weights, float* gradient) const {
+  if (layer_.at.experts_down_bias < 0) return;
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    add_weighted_sums<T>(layer_.queue, rows_, first, rows, d(), weights,
+                         gradient + layer_.at.experts_down_bias + e * d());
+  });
+}
+
+template <class T>
+void ExpertRows<T>::up_gradients(const T* inner, float* gradient) const {
+  const int64_t w = width();
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_tn(layer_.queue, w, d(), rows, inner + first * w, w, std::as_const(rows_) + first * d(),
+            d(), Into::add, gradient + e * w * d(), d());
+    if (layer_.at.experts_up_bias < 0) return;
+    add_column_sums<T>(layer_.queue, inner + first * w, rows, w, w,
+                       gradient + layer_.at.experts_up_bias + e * w);
+  });
+}
+
+template <class T>
+void ExpertRows<T>::input_gradient(const T* inner) const {
+  const int64_t w = width();
+  for_experts([&](int64_t e, int64_t first, int64_t rows) {
+    gemm_nn(layer_.queue, rows, d(), w, inner + first * w, w, experts_ + e * w * d(), d(),
+            Into::write, rows_ + first * d(), d());
+  });
+}
+
+// --- shared experts ---
+
+template <class T>
+void SharedExperts<T>::up(const T* h, T* inner) const {
+  if (!exist()) return;
+  gemm_nt(layer_.queue, n_, width(), d(), h, d(), unit_ + layer_.at.up_weight, d(), Into::write,
+          inner, width());
+}
+
+template <class T>
+void SharedExperts<T>::activate(const T* inner, T* act) const {
+  if (!exist()) return;
+  cuda::activate<T>(layer_.queue, layer_.model.activation, n_, ffn(), inner, act);
+}
+
+template <class T>
+void SharedExperts<T>::down(T* act, T* out) const {
+  if (!exist()) return;
+  const int64_t f = ffn();
+  if (layer_.at.shared_gate >= 0) scale_by_gates<T>(layer_.queue, n_, f, routes_, act, nullptr);
+  gemm_nt(layer_.queue, n_, d(), f, std::as_const(act), f, unit_ + layer_.at.down_weight, f,
+          Into::add, out, d());
+}
+
+template <class T>
+void SharedExperts<T>::inner_gradient(const T* g, T* inner, T* act, T* d_act) const {
+  if (!exist()) return;
+  const int64_t f = ffn();
+  gemm_nn(layer_.queue, n_, f, d(), g, d(), unit_ + layer_.at.down_weight, f, Into::write, d_act,
+          f);
+  if (layer_.at.shared_gate >= 0) scale_by_gates<T>(layer_.queue, n_, f, routes_, act, d_act);
+  activate_backward<T>(layer_.queue, layer_.model.activation, n_, f, d_act, inner);
+}
+
+template <class T>
+void SharedExperts<T>::down_gradients(const T* g, const T* act, float* gradient) const {
+  if (!exist()) return;
+  const int64_t f = ffn();
+  gemm_tn(layer_.queue, d(), f, n_, g, d(), act, f, Into::add, gradient + layer_.at.down_weight, f);
+}
+
+template <class T>
+void SharedExperts<T>::up_gradients(const T* h, const T* inner, float* gradient) const {
+  if (!exist()) return;
+  gemm_tn(layer_.queue, width(), d(), n_, inner, width(), h, d(), Into::add,
+          gradient + layer_.at.up_weight, d());
+}
+
+template <class T>
+void SharedExperts<T>::input_gradient(const T* inner, bool adds, T* dh) const {
+  if (!exist()) return;
+  gemm_nn(layer_.queue, n_, d(), width(), inner, width(), unit_ + layer_.at.up_weight, d(),
+          adds ? Into::add : Into::write, dh, d());
+}
+
+// --- a tile ---
+
+template <class T>
+ExpertsTile<T>::ExpertsTile(const ExpertsLayer& layer, int32_t* first, const T* unit,
+                            const T* experts, int64_t n, float* routing, T* rows)
+    : layer_(layer),
       first_(first),
       unit_(unit),
-      experts_(experts),
+      routes_(routes_in(routing, layer.experts(), n)),
       rows_(rows),
       n_(n),
-      d_(model.hidden) {
-  const auto take = [&](int64_t count) { return std::exchange(routing, routing + count); };
-  routes_.scores = take(n * e_.count);
-  routes_.weights = take(slots());
-  routes_.d_weights = take(slots());
-  routes_.expert_of = reinterpret_cast<int32_t*>(take(slots()));
-  routes_.row_of = reinterpret_cast<int32_t*>(take(slots()));
-  routes_.slot_of = reinterpret_cast<int32_t*>(take(slots()));
-  routes_.gates = take(n);
-  routes_.d_gates = take(n);
+      products_(layer, experts, layer.experts().count, first, rows),
+      shared_(layer, unit, n, routes_) {}
+
+template <class T>
+void ExpertsTile<T>::choose(const T* h) {
+  const Experts& e = layer_.experts();
+  const LayerOffsets& at = layer_.at;
+  const Queue& queue = layer_.queue;
+  gemm_nt<T, float>(queue, n_, e.count, d(), h, d(), unit_ + at.router_weight, d(), Into::write,
+                    routes_.scores, e.count);
+  const auto bias = [&](int64_t offset) { return offset < 0 ? nullptr : unit_ + offset; };
+  choose_experts<T>(queue, router_shape(e), bias(at.router_bias), bias(at.selection_bias), n_,
+                    routes_);
+  order_rows(queue, e.count, slots(), routes_, first_);
+  if (at.shared_gate >= 0) gate_rows<T>(queue, h, unit_ + at.shared_gate, n_, d(), routes_);
 }
 
 template <class T>
 void ExpertsTile<T>::route(const T* h) {
-  gemm_nt<T, float>(queue_, n_, e_.count, d_, h, d_, unit_ + at_.router_weight, d_, Into::write,
-                    routes_.scores, e_.count);
-  const auto bias = [&](int64_t at) { return at < 0 ? nullptr : unit_ + at; };
-  choose_experts<T>(queue_, router_shape(e_), bias(at_.router_bias), bias(at_.selection_bias), n_,
-                    routes_);
-  order_rows(queue_, e_.count, slots(), routes_, first_);
-  if (at_.shared_gate >= 0) gate_rows<T>(queue_, h, unit_ + at_.shared_gate, n_, d_, routes_);
-  check(cudaStreamSynchronize(static_cast<cudaStream_t>(queue_.stream)), "routing");
+  choose(h);
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(layer_.queue.stream)), "routing");
+}
+
+template <class T>
+void ExpertsTile<T>::take(const T* x, T* rows) {
+  take_rows<T>(layer_.queue, x, n_, layer_.experts().active, d(), routes_, rows);
+}
+
+template <class T>
+void ExpertsTile<T>::sum(bool weighted, const T* from, T* out) {
+  sum_rows<T>(layer_.queue, rows_, weighted ? routes_.weights : nullptr, n_,
+              layer_.experts().active, d(), routes_, from, out);
 }
 
 template <class T>
 void ExpertsTile<T>::up(const T* h, T* inner) {
-  take_rows<T>(queue_, h, n_, e_.active, d_, routes_, rows_);
-  const int64_t w = width();
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_nt(queue_, rows, w, d_, rows_ + first * d_, d_, experts_ + e * w * d_, d_, Into::write,
-            inner + first * w, w);
-  });
-  if (at_.experts_up_bias >= 0) {
-    add_expert_biases<T>(queue_, experts_ + at_.experts_up_bias, slots(), w, routes_, inner);
-  }
-  if (!has_shared()) return;
-  gemm_nt(queue_, n_, shared_width(), d_, h, d_, unit_ + at_.up_weight, d_, Into::write,
-          inner + slots() * w, shared_width());
+  take(h, rows_);
+  products_.up(inner);
+  shared_.up(h, shared_inner(inner));
 }
 
 template <class T>
 void ExpertsTile<T>::activate(const T* inner, T* act) {
-  cuda::activate<T>(queue_, model_.activation, slots(), e_.ffn, inner, act);
-  if (!has_shared()) return;
-  cuda::activate<T>(queue_, model_.activation, n_, e_.shared_ffn, inner + slots() * width(),
-                    act + slots() * e_.ffn);
+  products_.activate(inner, act);
+  shared_.activate(shared_inner(inner), shared_act(act));
 }
 
 template <class T>
 void ExpertsTile<T>::down(T* act, const T* from, T* out) {
-  const int64_t f = e_.ffn, fs = e_.shared_ffn;
-  const T* weights = experts_ + at_.experts_down_weight;
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_nt(queue_, rows, d_, f, act + first * f, f, weights + e * d_ * f, f, Into::write,
-            rows_ + first * d_, d_);
-  });
-  if (at_.experts_down_bias >= 0) {
-    add_expert_biases<T>(queue_, experts_ + at_.experts_down_bias, slots(), d_, routes_, rows_);
-  }
-  sum_rows<T>(queue_, rows_, routes_.weights, n_, e_.active, d_, routes_, from, out);
-  if (!has_shared()) return;
-  T* shared = act + slots() * f;
-  if (at_.shared_gate >= 0) scale_by_gates<T>(queue_, n_, fs, routes_, shared, nullptr);
-  gemm_nt(queue_, n_, d_, fs, std::as_const(shared), fs, unit_ + at_.down_weight, fs, Into::add,
-          out, d_);
+  products_.down(act);
+  sum(true, from, out);
+  shared_.down(shared_act(act), out);
 }
 
 template <class T>
 void ExpertsTile<T>::inner_gradient(const T* g, T* inner, T* act, T* d_act) {
-  take_rows<T>(queue_, g, n_, e_.active, d_, routes_, rows_);
-  const int64_t f = e_.ffn, fs = e_.shared_ffn;
-  const T* weights = experts_ + at_.experts_down_weight;
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_nn(queue_, rows, f, d_, rows_ + first * d_, d_, weights + e * d_ * f, f, Into::write,
-            d_act + first * f, f);
-  });
-  const T* biases = at_.experts_down_bias < 0 ? nullptr : experts_ + at_.experts_down_bias;
-  weigh_rows<T>(queue_, slots(), f, biases, rows_, d_, routes_, act, d_act);
-  activate_backward<T>(queue_, model_.activation, slots(), f, d_act, inner);
-  if (!has_shared()) return;
-  T *shared = act + slots() * f, *d_shared = d_act + slots() * f;
-  gemm_nn(queue_, n_, fs, d_, g, d_, unit_ + at_.down_weight, fs, Into::write, d_shared, fs);
-  if (at_.shared_gate >= 0) scale_by_gates<T>(queue_, n_, fs, routes_, shared, d_shared);
-  activate_backward<T>(queue_, model_.activation, n_, fs, d_shared, inner + slots() * width());
+  take(g, rows_);
+  products_.inner_gradient(weights(), inner, act, d_act);
+  shared_.inner_gradient(g, shared_inner(inner), shared_act(act), shared_act(d_act));
 }
 
 template <class T>
 void ExpertsTile<T>::down_gradients(const T* g, const T* act, bool has_rows, float* unit_gradient,
                                     float* experts_gradient) {
   if (experts_gradient == nullptr) return;
-  if (!has_rows) take_rows<T>(queue_, g, n_, e_.active, d_, routes_, rows_);
-  const int64_t f = e_.ffn, fs = e_.shared_ffn;
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_tn(queue_, d_, f, rows, std::as_const(rows_) + first * d_, d_, act + first * f, f,
-            Into::add, experts_gradient + at_.experts_down_weight + e * d_ * f, f);
-    if (at_.experts_down_bias < 0) return;
-    add_weighted_sums<T>(queue_, rows_, first, rows, d_, routes_,
-                         experts_gradient + at_.experts_down_bias + e * d_);
-  });
-  if (!has_shared()) return;
-  gemm_tn(queue_, d_, fs, n_, g, d_, act + slots() * f, fs, Into::add,
-          unit_gradient + at_.down_weight, fs);
+  if (!has_rows) take(g, rows_);
+  products_.down_gradients(act, experts_gradient);
+  products_.down_bias_gradients(weights(), experts_gradient);
+  shared_.down_gradients(g, shared_act(act), unit_gradient);
 }
 
 template <class T>
 void ExpertsTile<T>::up_gradients(const T* h, const T* inner, float* unit_gradient,
                                   float* experts_gradient) {
   if (experts_gradient == nullptr) return;
-  take_rows<T>(queue_, h, n_, e_.active, d_, routes_, rows_);
-  const int64_t w = width();
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_tn(queue_, w, d_, rows, inner + first * w, w, std::as_const(rows_) + first * d_, d_,
-            Into::add, experts_gradient + e * w * d_, d_);
-    if (at_.experts_up_bias < 0) return;
-    add_column_sums<T>(queue_, inner + first * w, rows, w, w,
-                       experts_gradient + at_.experts_up_bias + e * w);
-  });
-  if (!has_shared()) return;
-  const int64_t ws = shared_width();
-  gemm_tn(queue_, ws, d_, n_, inner + slots() * w, ws, h, d_, Into::add,
-          unit_gradient + at_.up_weight, d_);
+  take(h, rows_);
+  products_.up_gradients(inner, experts_gradient);
+  shared_.up_gradients(h, shared_inner(inner), unit_gradient);
 }
 
 template <class T>
 const T* ExpertsTile<T>::logits(int64_t& stride) const {
-  stride = std::is_same_v<T, float> ? e_.count : 2 * e_.count;
+  const int64_t count = layer_.experts().count;
+  stride = std::is_same_v<T, float> ? count : 2 * count;
   return reinterpret_cast<const T*>(routes_.scores);
 }
 
 template <class T>
 void ExpertsTile<T>::router_gradients(const T* h, float* unit_gradient) {
-  choice_gradient(queue_, router_shape(e_), n_, routes_);
+  const Experts& e = layer_.experts();
+  const LayerOffsets& at = layer_.at;
+  const Queue& queue = layer_.queue;
+  choice_gradient(queue, router_shape(e), n_, routes_);
   const bool trained = unit_gradient != nullptr;
-  if (trained && at_.router_bias >= 0) {
-    add_column_sums<float>(queue_, routes_.scores, n_, e_.count, e_.count,
-                           unit_gradient + at_.router_bias);
+  if (trained && at.router_bias >= 0) {
+    add_column_sums<float>(queue, routes_.scores, n_, e.count, e.count,
+                           unit_gradient + at.router_bias);
   }
-  if (!std::is_same_v<T, float>) narrow_in_place(queue_, routes_.scores, n_, e_.count);
+  if (!std::is_same_v<T, float>) narrow_in_place(queue, routes_.scores, n_, e.count);
   int64_t stride = 0;
   const T* d_logits = logits(stride);
   if (trained) {
-    gemm_tn(queue_, e_.count, d_, n_, d_logits, stride, h, d_, Into::add,
-            unit_gradient + at_.router_weight, d_);
+    gemm_tn(queue, e.count, d(), n_, d_logits, stride, h, d(), Into::add,
+            unit_gradient + at.router_weight, d());
   }
-  if (at_.shared_gate < 0) return;
-  gate_gradient<T>(queue_, h, n_, d_, routes_, trained ? unit_gradient + at_.shared_gate : nullptr);
+  if (at.shared_gate < 0) return;
+  gate_gradient<T>(queue, h, n_, d(), routes_, trained ? unit_gradient + at.shared_gate : nullptr);
+}
+
+template <class T>
+void ExpertsTile<T>::router_input(T* dh) {
+  const LayerOffsets& at = layer_.at;
+  int64_t stride = 0;
+  const T* d_logits = logits(stride);
+  gemm_nn(layer_.queue, n_, d(), layer_.experts().count, d_logits, stride, unit_ + at.router_weight,
+          d(), Into::add, dh, d());
+  if (at.shared_gate < 0) return;
+  gate_input<T>(layer_.queue, unit_ + at.shared_gate, n_, d(), routes_, dh);
 }
 
 template <class T>
 void ExpertsTile<T>::input_gradient(const T* inner, T* dh) {
-  const int64_t w = width();
-  for_experts([&](int64_t e, int64_t first, int64_t rows) {
-    gemm_nn(queue_, rows, d_, w, inner + first * w, w, experts_ + e * w * d_, d_, Into::write,
-            rows_ + first * d_, d_);
-  });
-  sum_rows<T>(queue_, rows_, nullptr, n_, e_.active, d_, routes_, nullptr, dh);
-  int64_t stride = 0;
-  const T* d_logits = logits(stride);
-  gemm_nn(queue_, n_, d_, e_.count, d_logits, stride, unit_ + at_.router_weight, d_, Into::add, dh,
-          d_);
-  if (at_.shared_gate >= 0) gate_input<T>(queue_, unit_ + at_.shared_gate, n_, d_, routes_, dh);
-  if (!has_shared()) return;
-  const int64_t ws = shared_width();
-  gemm_nn(queue_, n_, d_, ws, inner + slots() * w, ws, unit_ + at_.up_weight, d_, Into::add, dh,
-          d_);
+  products_.input_gradient(inner);
+  sum(false, nullptr, dh);
+  router_input(dh);
+  shared_.input_gradient(shared_inner(inner), true, dh);
 }
 
+template class ExpertRows<float>;
+template class ExpertRows<bfloat16>;
+template class SharedExperts<float>;
+template class SharedExperts<bfloat16>;
 template class ExpertsTile<float>;
 template class ExpertsTile<bfloat16>;
 

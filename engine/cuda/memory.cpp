@@ -10,6 +10,11 @@ void copy_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::b
       "copy");
 }
 
+void read_bytes(const Queue& queue, const std::byte* from, int64_t bytes, std::byte* to) {
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(queue.stream)), "read");
+  check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "read");
+}
+
 void zero_bytes(const Queue& queue, std::byte* x, int64_t bytes) {
   check(cudaMemsetAsync(x, 0, bytes, static_cast<cudaStream_t>(queue.stream)), "zero");
 }

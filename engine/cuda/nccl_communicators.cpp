@@ -42,7 +42,8 @@ std::vector<RankGroup> groups_of(const RankLinks& links) {
   const ParallelLayout& parallel = links.parallel;
   const Place& place = links.place;
   std::vector<RankGroup> groups{mesh_group(parallel, place), replica_group(parallel, place),
-                                tensor_group(parallel, place)};
+                                tensor_group(parallel, place), expert_group(parallel, place),
+                                replica_group(parallel, place, ParameterUnit::Kind::experts)};
   if (place.meshes > 1) {
     groups.push_back(pipeline_group(parallel, place));
     groups.push_back(ends_group(parallel, place));

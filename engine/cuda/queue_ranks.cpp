@@ -1,8 +1,13 @@
 #include "engine/cuda/queue_ranks.h"
 
 #include "engine/cuda/kernels/exchange.h"
+#include "engine/cuda/memory.h"
 
 namespace longspan::cuda {
+
+void QueueRanks::read(const std::byte* from, int64_t bytes, std::byte* to) {
+  read_bytes(queue_, from, bytes, to);
+}
 
 void QueueRanks::copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
                            std::byte* to, int64_t to_stride) {

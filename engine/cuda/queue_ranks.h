@@ -12,6 +12,7 @@ class QueueRanks : public DeviceRanks {
  public:
   int64_t sent_bytes() const final { return sent_bytes_.load(std::memory_order_relaxed); }
 
+  void read(const std::byte* from, int64_t bytes, std::byte* to) final;
   void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
                  std::byte* to, int64_t to_stride) final;
   void add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,

@@ -33,9 +33,19 @@ std::vector<UnitRange> counted_in_layer(const Program& program, const ModelSpec&
 }
 
 // The offset in its unit of this rank's shard of `elements`; 0 if the unit is not sharded.
-int64_t first_of_shard(const Program& p, int64_t elements) {
+int64_t first_of_shard(const Program& p, UnitKind kind, int64_t elements) {
   const ParallelLayout& parallel = p.strategy.parallel;
-  return parallel.shards() > 1 ? replica_group(parallel, p.place).index * elements : 0;
+  if (parallel.shards(kind) == 1) return 0;
+  return replica_group(parallel, p.place, kind).index * elements;
+}
+
+// Whether the gradient norm, which is summed over all ranks, has this rank's gradients of a unit
+// from another that has them, too. (Without experts on several ranks the sum is over a tensor group
+// at most, unless all units are in shards.)
+bool counts_elsewhere(const Program& p, UnitKind kind) {
+  const ParallelLayout& parallel = p.strategy.parallel;
+  return parallel.expert > 1 && parallel.shards(kind) == 1 &&
+         replica_group(parallel, p.place, kind).index != 0;
 }
 
 }  // namespace
@@ -57,7 +67,8 @@ LayerShape::LayerShape(const ModelSpec& model, const Lengths& lengths)
       share_(share_of(model_, lengths.head_shares())),
       kv_groups_(kv_groups(model_, lengths)),
       head_groups_(lengths.head_groups),
-      ranks_(lengths.ulysses) {
+      ranks_(lengths.ulysses),
+      expert_degree_(lengths.expert) {
   if (model_.attention_sinks) sinks_ = layer_offsets(model_).sinks;
 }
 
@@ -77,21 +88,29 @@ StepShape::StepShape(const Program& program)
     counted_.push_back(counted_in_layer(program, alike));
   }
   if (program.place.tensor == 0) counted_at_ends_ = {{0, kUnitEnd}};
+  if (program.lengths.expert == 1 || !program.model.experts) return;
+  // A rank's units of experts have some of them.
+  ModelSpec some = narrow_model(program.model, program.lengths.tensor);
+  some.experts->count /= program.lengths.expert;
+  const std::vector<ParameterUnit> units = parameter_units(some);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].kind == UnitKind::experts) units_[unit] = units[unit];
+  }
 }
 
 std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const {
   assert(op.kind == OpKind::sum_of_squares);
   const int64_t held = p.bytes_of(op.operands[operand_index(OpKind::sum_of_squares, "grads")]) / 4;
-  const int64_t begin = first_of_shard(p, held);
+  const UnitKind kind = units_[op.index].kind;
+  const int64_t begin = first_of_shard(p, kind, held);
   std::vector<UnitRange> ranges;
-  const ParameterUnit::Kind kind = units_[op.index].kind;
+  if (counts_elsewhere(p, kind)) return ranges;
   // A tensor group replicates nothing of experts, and has no adapters.
   static const std::vector<UnitRange> all{{0, kUnitEnd}};
   for (const UnitRange& counted :
-       kind == ParameterUnit::Kind::layer ? counted_[layer_kind(p, op)]
-       : kind == ParameterUnit::Kind::experts || kind == ParameterUnit::Kind::adapters
-           ? all
-           : counted_at_ends_) {
+       kind == UnitKind::layer                                    ? counted_[layer_kind(p, op)]
+       : kind == UnitKind::experts || kind == UnitKind::adapters ? all
+                                                                  : counted_at_ends_) {
     const int64_t first = std::max(counted.begin, begin) - begin;
     const int64_t last = std::min(counted.end, begin + held) - begin;
     if (first < last) ranges.push_back({first, last});
@@ -102,7 +121,7 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
 std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op) const {
   assert(op.kind == OpKind::adamw);
   const int64_t shard = p.bytes_of(op.operands[operand_index(OpKind::adamw, "grads")]) / 4;
-  const int64_t begin = first_of_shard(p, shard);
+  const int64_t begin = first_of_shard(p, units_[op.index].kind, shard);
   std::vector<Update> updates;
   for (const ParameterTensor& tensor : units_[op.index].tensors) {
     const int64_t first = std::max(tensor.offset, begin) - begin;

@@ -20,6 +20,7 @@
 #include "models/model_spec.h"
 #include "models/nf4.h"
 #include "models/tensor_slices.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -42,6 +43,7 @@ class LayerShape {
 
   const ModelSpec& model() const { return model_; }      ///< narrowed to this rank's matrices (TP)
   const ModelSpec& attention() const { return share_; }  ///< with the heads of one attention call
+  int64_t expert_degree() const { return expert_degree_; }  ///< ranks that have the experts
   /// The heads of a head group that a projection computes: those that all ranks of the Ulysses
   /// group attend with.
   HeadGroup group_of(int64_t group) const;
@@ -53,7 +55,7 @@ class LayerShape {
 
  private:
   ModelSpec model_, share_;
-  int64_t kv_groups_, head_groups_, ranks_, sinks_ = 0;
+  int64_t kv_groups_, head_groups_, ranks_, expert_degree_, sinks_ = 0;
 };
 
 /// What a backend computes once about the programs that it will run.
@@ -84,6 +86,12 @@ class StepShape {
   std::vector<ParameterUnit> units_;
   std::vector<std::vector<UnitRange>> counted_;  // of layers, by kind
   std::vector<UnitRange> counted_at_ends_;       // of embedding and head unit
+};
+
+/// The arrivals of a tile (arrived_rows.h), and this rank's group.
+struct ExpertArrivals {
+  const std::byte* arrivals;
+  int64_t ranks, index;
 };
 
 /// The kind of layers that an op works on.
@@ -134,6 +142,16 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     if (!b.has("params")) return terms;
     terms.sinks = b.template whole<E>("params") + layers.sinks_of(p.place, op.head_group);
     return terms;
+  };
+  // The tokens of a tile whose rows go to experts of other ranks: its first in the block.
+  const auto first_of_tile = [&] {
+    const ExpertTiles tiles = expert_tiles(s, lengths);
+    return index % tiles.count * tiles.tokens * model.hidden;
+  };
+  const auto tokens_of_tile = [&] { return tile_tokens(p, shape); };
+  const auto arrived = [&](const std::byte* arrivals) {
+    const RankGroup group = expert_group(s.parallel, p.place);
+    return ExpertArrivals{arrivals, group.size, group.index};
   };
   const auto tile = [](int64_t wanted, int64_t rows) {
     return wanted > 0 ? std::min(wanted, rows) : rows;
@@ -200,6 +218,58 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
                          shape.partial, shape.given_inner, b.whole<E>("experts"),
                          AdapterMemory<E>{b.whole<E>("adapters")});
+      return true;
+    }
+    case OpKind::route: {
+      const BoundOp<OpKind::route> b(p, op, pointers);
+      const E* dx = b.has("dx") ? b.whole<E>("dx") + first_of_tile() : nullptr;
+      blocks.route(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(), tokens_of_tile(),
+                   b.whole<std::byte>("routing"), b.whole<E>("rows"), dx, b.whole<E>("gradients"),
+                   b.whole<F>("weights"));
+      return true;
+    }
+    case OpKind::shared_forward: {
+      const BoundOp<OpKind::shared_forward> b(p, op, pointers);
+      const E* y = b.has("y") ? b.whole<E>("y") + first_of_tile() : nullptr;
+      blocks.shared_forward(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(),
+                            tokens_of_tile(), b.whole<std::byte>("routing"), y,
+                            b.whole<E>("x") + first_of_tile(), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::experts_forward: {
+      const BoundOp<OpKind::experts_forward> b(p, op, pointers);
+      blocks.experts_forward(b.whole<E>("experts"), arrived(b.whole<std::byte>("arrivals")),
+                             b.whole<E>("rows"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::combine_forward: {
+      const BoundOp<OpKind::combine_forward> b(p, op, pointers);
+      const E* y = b.has("y") ? b.whole<E>("y") + first_of_tile() : nullptr;
+      blocks.combine_forward(b.whole<std::byte>("routing"), b.whole<E>("rows"), tokens_of_tile(), y,
+                             b.whole<E>("x") + first_of_tile());
+      return true;
+    }
+    case OpKind::shared_backward: {
+      const BoundOp<OpKind::shared_backward> b(p, op, pointers);
+      blocks.shared_backward(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(),
+                             b.whole<E>("dx") + first_of_tile(), tokens_of_tile(),
+                             b.whole<std::byte>("routing"), b.whole<E>("dh") + first_of_tile(),
+                             b.whole<F>("grads"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::experts_backward: {
+      const BoundOp<OpKind::experts_backward> b(p, op, pointers);
+      blocks.experts_backward(b.whole<E>("experts"), arrived(b.whole<std::byte>("arrivals")),
+                              b.whole<E>("rows"), b.whole<E>("gradients"), b.whole<F>("weights"),
+                              b.whole<F>("grads"), b.whole<E>("workspace"));
+      return true;
+    }
+    case OpKind::combine_backward: {
+      const BoundOp<OpKind::combine_backward> b(p, op, pointers);
+      blocks.combine_backward(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(),
+                              b.whole<std::byte>("routing"), b.whole<E>("rows"),
+                              b.whole<F>("weights"), tokens_of_tile(), shape.first,
+                              b.whole<E>("dh") + first_of_tile(), b.whole<F>("grads"));
       return true;
     }
     case OpKind::residual_forward: {

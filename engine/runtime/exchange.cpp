@@ -1,11 +1,14 @@
 #include "engine/runtime/exchange.h"
 
+#include <algorithm>
 #include <cassert>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/runtime/arrived_rows.h"
 #include "engine/runtime/bound_op.h"
 #include "models/tensor_slices.h"
+#include "planner/program/expert_tiles.h"
 
 namespace longspan {
 namespace {
@@ -213,6 +216,108 @@ void sum_replicated(RankExchange& ranks, const Program& p, const Op& op,
   for (const UnitRange& r : ranges) packed += copy(packed, r, grads + r.begin * 4);
 }
 
+// The rows of a tile to the ranks of their experts, and back.
+class ExpertExchange {
+ public:
+  ExpertExchange(RankExchange& ranks, const Program& p, const Op& op)
+      : ranks_(ranks),
+        p_(p),
+        op_(op),
+        experts_(*p.model_of(p.shapes[op.shape].layer_kind).experts),
+        group_(group_of(p, op)) {}
+
+  void dispatch(const OperandPointers& at) {
+    const BoundOp<OpKind::dispatch> b(p_, op_, at);
+    const auto first_rows = static_cast<size_t>(first_rows_bytes(experts_));
+    std::byte* arrivals = b.whole<std::byte>("arrivals");
+    ranks_.all_gather(group_, {b.whole<std::byte>("routing"), first_rows}, arrivals);
+    const ArrivedRows rows = arrived(arrivals, b.bytes("arrivals"));
+    check_capacity(rows, b.bytes("received") / row_bytes());
+    move(rows, true, b.whole<std::byte>("rows"), b.whole<std::byte>("received"), row_bytes());
+    if (b.has("gradients")) {
+      move(rows, true, b.whole<std::byte>("gradients"), b.whole<std::byte>("received_gradients"),
+           row_bytes());
+      move(rows, true, b.whole<std::byte>("weights"), b.whole<std::byte>("received_weights"), 4);
+    }
+    ranks_.exchange(sends_, receives_);
+  }
+
+  void collect(const OperandPointers& at) {
+    const BoundOp<OpKind::collect> b(p_, op_, at);
+    const ArrivedRows rows = arrived(b.whole<std::byte>("arrivals"), b.bytes("arrivals"));
+    move(rows, false, b.whole<std::byte>("rows"), b.whole<std::byte>("received"), row_bytes());
+    if (b.has("weights")) {
+      move(rows, false, b.whole<std::byte>("weights"), b.whole<std::byte>("received_weights"), 4);
+    }
+    ranks_.exchange(sends_, receives_);
+  }
+
+ private:
+  int64_t size() const { return static_cast<int64_t>(group_.ranks.size()); }
+  int64_t row_bytes() const {
+    return p_.model_of(p_.shapes[op_.shape].layer_kind).hidden * size_of(p_.dtype);
+  }
+  ArrivedRows arrived(const std::byte* arrivals, int64_t bytes) {
+    std::vector<std::byte> host(static_cast<size_t>(bytes));
+    ranks_.read(arrivals, bytes, host.data());
+    return {experts_, size(), host.data()};
+  }
+  // All ranks of the group see the same rows, and throw the same.
+  void check_capacity(const ArrivedRows& rows, int64_t most) const {
+    int64_t needed = 0;
+    for (int64_t rank = 0; rank < size(); ++rank) needed = std::max(needed, rows.rows(rank));
+    if (needed <= most) return;
+    const int64_t tokens = tile_tokens(p_, p_.shapes[op_.shape]);
+    throw failed(
+        "experts: a rank gets {} rows of a tile of {} tokens in {}, and the plan has memory for {} "
+        "(expert capacity {} % of the mean); no parameter has changed in this step; plan with a "
+        "larger --expert-capacity, or worst",
+        needed, tokens, describe(p_, op_), most, p_.strategy.parallel.expert_capacity);
+  }
+  // `own` are the rank's rows, `received` those of its experts. `there`: from the first to the
+  // second, else back.
+  void move(const ArrivedRows& rows, bool there, std::byte* own, std::byte* received,
+            int64_t bytes) {
+    const int64_t index = group_.index;
+    for (int64_t peer = 0; peer < size(); ++peer) {
+      const std::vector<ArrivedRows::Part> out = rows.parts(index, peer);
+      if (peer == index) {
+        for (const ArrivedRows::Part& part : out) {
+          std::byte *mine = own + part.from * bytes, *kept = received + part.to * bytes;
+          const int64_t all = part.rows * bytes;
+          ranks_.copy_rows(there ? mine : kept, all, 1, all, there ? kept : mine, all);
+        }
+        continue;
+      }
+      const int rank = group_.ranks[static_cast<size_t>(peer)];
+      for (const ArrivedRows::Part& part : out) {
+        std::byte* mine = own + part.from * bytes;
+        if (there) {
+          sends_.push_back({rank, mine, part.rows * bytes});
+        } else {
+          receives_.push_back({rank, mine, part.rows * bytes});
+        }
+      }
+      for (const ArrivedRows::Part& part : rows.parts(peer, index)) {
+        std::byte* kept = received + part.to * bytes;
+        if (there) {
+          receives_.push_back({rank, kept, part.rows * bytes});
+        } else {
+          sends_.push_back({rank, kept, part.rows * bytes});
+        }
+      }
+    }
+  }
+
+  RankExchange& ranks_;
+  const Program& p_;
+  const Op& op_;
+  const Experts& experts_;
+  Group group_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
 // A message between stages: to, or from, the same place in the mesh of the other.
 void message(RankExchange& ranks, const Program& p, const Op& op, const OperandPointers& at) {
   const int peer = static_cast<int>(message_peer(p, op));
@@ -245,6 +350,12 @@ void run_exchange(RankExchange& ranks, const Program& p, const Op& op,
       }
       break;
     }
+    case OpKind::dispatch:
+      ExpertExchange(ranks, p, op).dispatch(operands);
+      break;
+    case OpKind::collect:
+      ExpertExchange(ranks, p, op).collect(operands);
+      break;
     case OpKind::ring_shift:
       ring_shift(ranks, p, op, operands);
       break;

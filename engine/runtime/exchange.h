@@ -31,6 +31,9 @@ class RankExchange {
   virtual void finish_send(int peer, MessageTag tag) = 0;
   virtual void receive(const Receive& receive, MessageTag tag) = 0;
 
+  /// Copies device memory to the host, after all that was enqueued before.
+  virtual void read(const std::byte* from, int64_t bytes, std::byte* to) = 0;
+
   /// As Backend's.
   virtual void abandon(const std::string& reason) noexcept = 0;
   virtual bool cancel() noexcept = 0;
@@ -55,7 +58,8 @@ class RankExchange {
                         float* to, int64_t to_stride) = 0;
 };
 
-/// Runs an op that is_exchange(). Throws failed for any other kind.
+/// Runs an op that is_exchange(). Throws failed for any other kind, and for a tile of which a rank
+/// gets more rows than the plan has memory for: on all ranks of the expert group.
 void run_exchange(RankExchange& ranks, const Program& program, const Op& op,
                   const OperandPointers& operands);
 

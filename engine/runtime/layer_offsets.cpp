@@ -24,7 +24,7 @@ class Cursor {
 
 }  // namespace
 
-LayerOffsets layer_offsets(const ModelSpec& model) {
+LayerOffsets layer_offsets(const ModelSpec& model, int64_t expert_degree) {
   const int64_t d = model.hidden;
   const int64_t qkv = model.attention_width() + 2 * model.kv_width();
   const int64_t f = model.experts ? model.experts->shared_ffn : model.ffn;
@@ -70,12 +70,12 @@ LayerOffsets layer_offsets(const ModelSpec& model) {
   if (model.experts) {
     const Experts& e = *model.experts;
     at.shared_gate = cursor.take(d, e.shared_gate);
-    const int64_t inner = model.gated() ? 2 * e.ffn : e.ffn;
+    const int64_t inner = model.gated() ? 2 * e.ffn : e.ffn, count = e.count / expert_degree;
     Cursor of_experts;
-    of_experts.take(e.count * inner * d);
-    at.experts_up_bias = of_experts.take(e.count * inner, model.mlp_bias);
-    at.experts_down_weight = of_experts.take(e.count * d * e.ffn);
-    at.experts_down_bias = of_experts.take(e.count * d, model.mlp_bias);
+    of_experts.take(count * inner * d);
+    at.experts_up_bias = of_experts.take(count * inner, model.mlp_bias);
+    at.experts_down_weight = of_experts.take(count * d * e.ffn);
+    at.experts_down_bias = of_experts.take(count * d, model.mlp_bias);
   }
 
   for (const ParameterUnit& unit : parameter_units(model)) {

@@ -27,8 +27,8 @@ struct LayerOffsets {
   int64_t experts_up_bias = -1, experts_down_weight = -1, experts_down_bias = -1;
 };
 
-/// `model` is uniform. Throws bad_input if a layer of the model has parameters that the blocks do
-/// not support.
-LayerOffsets layer_offsets(const ModelSpec& model);
+/// `model` is uniform; a rank has the experts of one of `expert_degree`. Throws bad_input if a
+/// layer of the model has parameters that the blocks do not support.
+LayerOffsets layer_offsets(const ModelSpec& model, int64_t expert_degree = 1);
 
 }  // namespace longspan

@@ -57,7 +57,9 @@ bool is_shared(const Program& program, const ParameterUnit& unit) {
 std::vector<SliceRun> runs_at(const Program& program, const ModelSpec& model,
                               const ParameterUnit& unit, const Place& place) {
   if (!is_shared(program, unit)) {
-    return slice_runs(model, unit, program.strategy.parallel.tensor, place.tensor);
+    const ParallelLayout& parallel = program.strategy.parallel;
+    return slice_runs(model, unit, parallel.tensor, place.tensor,
+                      {parallel.expert, expert_group(parallel, place).index});
   }
   const int64_t meshes = program.place.meshes;
   return share_runs(share_model(model, place.mesh, meshes),
@@ -77,7 +79,7 @@ std::vector<float> assembled(const Program& program, const ModelSpec& model,
     for (int64_t rank = 0; rank < parallel.ranks(); ++rank) {
       Place place = place_of(parallel, rank);
       place.mesh = mesh;
-      const RankGroup holders = replica_group(parallel, place);
+      const RankGroup holders = replica_group(parallel, place, unit.kind);
       if (holders.index != 0) continue;  // the slice is assembled for its first holder
       std::string slice;
       for (const int holder : ranks_of(holders)) slice += parts[holder];
@@ -94,7 +96,8 @@ std::vector<float> assembled(const Program& program, const ModelSpec& model,
 
 // Whether the ranks hold parts of the states: shards, slices or stages.
 bool in_parts(const Program& program) {
-  return program.strategy.parallel.shards() > 1 || program.strategy.parallel.tensor > 1 ||
+  const ParallelLayout& parallel = program.strategy.parallel;
+  return parallel.shards() > 1 || parallel.tensor > 1 || parallel.expert > 1 ||
          program.place.meshes > 1;
 }
 
@@ -243,8 +246,9 @@ std::vector<float> whole_unit(const Executor& executor, const ModelSpec& model, 
   const bool is_root = comm == nullptr || comm->rank() == 0;
   const bool gathers = comm != nullptr && in_parts(program);
   if (!is_root && !gathers) return {};
-  const bool is_copy = program.strategy.parallel.shards() == 1 &&
-                       replica_group(program.strategy.parallel, program.place).index != 0;
+  const ParallelLayout& parallel = program.strategy.parallel;
+  const bool is_copy = parallel.shards(unit.kind) == 1 &&
+                       replica_group(parallel, program.place, unit.kind).index != 0;
   std::vector<float> held;
   if (buffer >= 0 && !is_copy) held = read_floats(executor, buffer);
   if (!gathers) {
@@ -258,12 +262,14 @@ std::vector<float> whole_unit(const Executor& executor, const ModelSpec& model, 
 
 // Returns this rank's slice (TP) of a unit, or its share of the vocabulary.
 std::vector<float> slice_of(const Program& program, int unit, const std::vector<float>& whole) {
-  const int64_t degree = program.strategy.parallel.tensor;
+  const ParallelLayout& parallel = program.strategy.parallel;
   const ParameterUnit own = parameter_units(program.model)[unit];
+  const ExpertRange experts{parallel.expert, expert_group(parallel, program.place).index};
   std::vector<float> slice;
-  for (const SliceRun& run : is_shared(program, own)
-                                 ? share_runs(program.model, program.vocabulary.share, own.kind)
-                                 : slice_runs(program.model, own, degree, program.place.tensor)) {
+  for (const SliceRun& run :
+       is_shared(program, own)
+           ? share_runs(program.model, program.vocabulary.share, own.kind)
+           : slice_runs(program.model, own, parallel.tensor, program.place.tensor, experts)) {
     const auto from = whole.begin() + run.whole;
     slice.insert(slice.end(), from, from + run.count);
   }
@@ -275,7 +281,9 @@ std::vector<float> slice_of(const Program& program, int unit, const std::vector<
 void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& whole) {
   const Program& program = executor.program();
   if (is_nf4(program.buffers[buffer].tensor)) return write_nf4(executor, buffer, whole);
-  const bool sliced = program.strategy.parallel.tensor > 1 || program.vocabulary.share.is_cut();
+  const ParallelLayout& parallel = program.strategy.parallel;
+  const bool sliced =
+      parallel.tensor > 1 || parallel.expert > 1 || program.vocabulary.share.is_cut();
   const std::vector<float> slice =
       sliced ? slice_of(program, program.buffers[buffer].index, whole) : std::vector<float>{};
   const std::vector<float>& values = sliced ? slice : whole;
@@ -283,7 +291,8 @@ void write_unit(Executor& executor, BufferId buffer, const std::vector<float>& w
   const int64_t held = is_moment(program, buffer) ? moment_elements(program, buffer)
                                                   : program.bytes_of(buffer) / (narrowed ? 2 : 4);
   const auto elements = static_cast<int64_t>(values.size());
-  const int64_t shard = replica_group(program.strategy.parallel, program.place).index;
+  const UnitKind kind = unit_kind(program.buffers[buffer].tensor);
+  const int64_t shard = replica_group(parallel, program.place, kind).index;
   const int64_t first = held < elements ? shard * held : 0;
   std::vector<float> part(held);
   if (first < elements) {

@@ -6,6 +6,7 @@
 #include "models/adapters.h"
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
 #include "planner/program/moment_format.h"
 
@@ -182,6 +183,20 @@ void low_rank(const ModelSpec& m, Projection projection, int64_t in, int64_t out
 
 // The parts of a mixture of experts in one tile of t tokens; widths are a rank's.
 struct ExpertsWork {
+  ExpertsWork(const Program& p, const OpShape& shape, int64_t tokens, Collector& add)
+      : m(p.model_of(shape.layer_kind)),
+        e(*m.experts),
+        t(tokens),
+        d(m.hidden),
+        f(e.ffn / p.lengths.tensor),
+        fs(e.shared_ffn / p.lengths.tensor),
+        parts(m.gated() ? 2 : 1),
+        act(size_of(p.dtype)),
+        biased(m.mlp_bias),
+        trained(m.backward == LayerBackward::weights),
+        add(add) {}
+
+  const ModelSpec& m;
   const Experts& e;
   int64_t t, d, f, fs;  // tokens; hidden; widths of an expert, and of the shared ones
   int64_t parts;        // gate and up, or only up
@@ -248,20 +263,8 @@ struct ExpertsWork {
 
 // The MLP's ops with experts. Tiles are set.
 void experts(const Program& p, const OpShape& shape, Collector& add) {
-  const ModelSpec& m = p.model_of(shape.layer_kind);
-  const Experts& e = *m.experts;
-  const int64_t tensor = p.lengths_of(shape.layer_kind).tensor;
-  const int64_t t = add.rows(), d = m.hidden;
-  const ExpertsWork work{e,
-                         t,
-                         d,
-                         e.ffn / tensor,
-                         e.shared_ffn / tensor,
-                         m.gated() ? 2 : 1,
-                         size_of(p.dtype),
-                         m.mlp_bias,
-                         m.backward == LayerBackward::weights,
-                         add};
+  const int64_t t = add.rows(), d = p.model_of(shape.layer_kind).hidden;
+  const ExpertsWork work(p, shape, t, add);
   const bool with_norm =
       !shape.partial && (shape.kind == OpKind::mlp_forward || shape.kind == OpKind::mlp_backward);
   if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
@@ -287,6 +290,49 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
   work.router_gradients();
   work.input_gradient();
   if (with_norm) add.elementwise(Kernel::norm_backward, t, d);
+}
+
+// The products of experts over the rows that a rank receives: of the busiest rank, as far as there
+// is memory for them.
+void received_experts(const Program& p, const OpShape& shape, Collector& add) {
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
+  const Experts& e = work.e;
+  const int64_t of_busiest = (work.rows() * p.strategy.parallel.expert_imbalance + 99) / 100;
+  const int64_t rows = std::min(of_busiest, most_received_rows(e, p.strategy, lengths));
+  const int64_t count = e.count / lengths.expert, w = work.parts * work.f, f = work.f, d = work.d;
+  add.grouped(Kernel::gemm_nt, count, rows, w, d);
+  if (work.biased) add.elementwise(Kernel::add, rows, w);
+  add.elementwise(Kernel::activation_forward, rows, f);
+  if (shape.kind == OpKind::experts_forward) {
+    add.grouped(Kernel::gemm_nt, count, rows, d, f);
+    if (work.biased) add.elementwise(Kernel::add, rows, d);
+    return;
+  }
+  add.grouped(Kernel::gemm_nn, count, rows, f, d);
+  add.moved(4 * rows * f, work.act);
+  add.elementwise(Kernel::activation_backward, rows, f);
+  add.grouped(Kernel::gemm_tn, count, rows, d, f);
+  add.grouped(Kernel::gemm_tn, count, rows, w, d);
+  if (work.biased) add.elementwise(Kernel::bias_gradient, rows, d + w);
+  add.grouped(Kernel::gemm_nn, count, rows, d, w);
+}
+
+// The shared experts of a tile.
+void shared_experts(const Program& p, const OpShape& shape, Collector& add) {
+  const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
+  const int64_t t = work.t, d = work.d, fs = work.fs, w = work.parts * fs;
+  add.gemm(Kernel::gemm_nt, t, w, d);
+  add.elementwise(Kernel::activation_forward, t, fs);
+  if (shape.kind == OpKind::shared_forward) {
+    add.gemm(Kernel::gemm_nt, t, d, fs);
+    return;
+  }
+  add.gemm(Kernel::gemm_nn, t, fs, d);
+  add.elementwise(Kernel::activation_backward, t, fs);
+  add.gemm(Kernel::gemm_tn, d, fs, t);
+  add.gemm(Kernel::gemm_tn, w, d, t);
+  add.gemm(Kernel::gemm_nn, t, d, w);
 }
 
 // Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
@@ -409,6 +455,38 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       const auto peers = static_cast<double>(parallel.ulysses - 1);
       const double bytes = exchanged_row_bytes(p, shape) * static_cast<double>(chunk);
       add.whole(Kernel::exchange, {bytes, 1, peers + 1}, bytes * peers);
+      break;
+    }
+    case OpKind::route: {
+      const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
+      work.route();
+      for (int i = 0; i < (shape.with_gradients ? 2 : 1); ++i) work.permute();
+      break;
+    }
+    case OpKind::dispatch:
+    case OpKind::collect: {
+      // As many bytes to each peer as the busiest rank gets of each.
+      const double bytes = static_cast<double>(expert_tile_bytes(p, shape)) / ranks *
+                           static_cast<double>(parallel.expert_imbalance) / 100;
+      add.whole(Kernel::exchange, {bytes, stride, ranks}, bytes * (ranks - 1));
+      break;
+    }
+    case OpKind::experts_forward:
+    case OpKind::experts_backward:
+      received_experts(p, shape, add);
+      break;
+    case OpKind::shared_forward:
+    case OpKind::shared_backward:
+      shared_experts(p, shape, add);
+      break;
+    case OpKind::combine_forward:
+      ExpertsWork(p, shape, tile_tokens(p, shape), add).sum_rows();
+      break;
+    case OpKind::combine_backward: {
+      const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
+      work.router_gradients();
+      work.sum_rows();
+      add.gemm(Kernel::gemm_nn, work.t, work.d, work.e.count);
       break;
     }
     case OpKind::ring_shift: {

@@ -8,6 +8,7 @@
 #include "models/training.h"
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/evaluate/stream_load.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
 #include "planner/strategy/knobs.h"
 
@@ -51,7 +52,11 @@ struct Table {
   std::optional<Seconds> seconds;  // made when time is first needed
   TileBytes row{};                 // bytes of a tile's row
   std::vector<TileSeconds> projection, mlp, loss;
+  std::vector<TileSeconds> experts;  // on several ranks: of a block (ExpertBlock)
 };
+
+// A block's MLP, if its experts are on several ranks: seconds of its compute and of its exchanges.
+enum ExpertBlock { kComputeForward, kComputeBackward, kExchangeForward, kExchangeBackward };
 
 OpShape shape_of(OpKind kind, Tensor tensor = Tensor::count) {
   OpShape shape;
@@ -89,11 +94,12 @@ struct Bounds::State {
   double attention_parts(const Table& t, OpKind kind, int64_t chunks, int64_t of_part) const;
   const OfTile& tile(Table& t, std::vector<TileSeconds>& known, int64_t tile,
                      int64_t Strategy::*knob, std::initializer_list<OpShape> shapes) const;
+  const OfTile& expert_block(Table& t, int64_t tile) const;
   void count_states(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
   void count_saved(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
   void count_compute(const StrategyTraits& f, Table& t, StreamLoad& busy) const;
   void count_pairs(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
-  void count_exchanges(const StrategyTraits& f, const Table& t, StreamLoad& busy) const;
+  void count_exchanges(const StrategyTraits& f, Table& t, StreamLoad& busy) const;
 };
 
 Table& Bounds::State::table_of(const Strategy& s) {
@@ -310,7 +316,6 @@ void Bounds::State::fill(Table& t) {
     all.tokens_gather = of(all_gather, Tensor::h_own);
     all.tokens_scatter = of(reduce_scatter, Tensor::sum_own);
   }
-  const bool sharded = parallel.shards() > 1;
   for (int kind = 0; kind < kUnitKinds; ++kind) {
     if (t.program.bytes[static_cast<Tensor>(static_cast<int>(Tensor::params_embedding) + kind)] ==
         0)
@@ -320,6 +325,8 @@ void Bounds::State::fill(Table& t) {
     };
     const Tensor in_4_bits = unit(Tensor::nf4_embedding);
     if (t.program.bytes[in_4_bits] > 0) all.dequantize[kind] = of(OpKind::dequantize, in_4_bits);
+    const auto of_kind = static_cast<UnitKind>(kind);
+    const bool sharded = parallel.shards(of_kind) > 1;
     const Tensor gradient = unit(sharded ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
     const bool gathers = sharded && parallel.zero == 3;
     if (!trains(request.model, static_cast<UnitKind>(kind))) {
@@ -335,7 +342,7 @@ void Bounds::State::fill(Table& t) {
     if (sharded) {
       all.parameters_gather[kind] = of(all_gather, unit(Tensor::params_embedding_shard));
       all.gradients_reduce[kind] = of(reduce_scatter, gradient);
-    } else if (parallel.replicas() > 1) {
+    } else if (parallel.replicas(of_kind) > 1) {
       all.gradients_reduce[kind] = of(all_reduce, gradient);
     }
   }
@@ -352,6 +359,32 @@ const OfTile& Bounds::State::tile(Table& t, std::vector<TileSeconds>& known, int
   size_t i = 0;
   for (const OpShape& shape : shapes) entry.seconds[i++] = seconds(t, shape);
   return entry.seconds;
+}
+
+const OfTile& Bounds::State::expert_block(Table& t, int64_t rows) const {
+  using enum OpKind;
+  for (const TileSeconds& entry : t.experts) {
+    if (entry.tile == rows) return entry.seconds;
+  }
+  t.program.strategy.mlp_tile = rows;
+  const ExpertTiles tiles = expert_tiles(t.program.strategy, t.program.lengths);
+  const bool shared = request.model.experts->shared_ffn > 0;
+  const auto of = [&](OpKind kind, bool back) {
+    OpShape shape = shape_of(kind);
+    shape.with_gradients = back;
+    double sum = static_cast<double>(tiles.count - 1) * seconds(t, shape);
+    shape.last_tile = true;  // also of the length of the others
+    return sum + seconds(t, shape);
+  };
+  OfTile& all = t.experts.emplace_back(TileSeconds{rows, {}}).seconds;
+  all[kComputeForward] = t.seconds->norm_forward + of(route, false) + of(experts_forward, false) +
+                         of(combine_forward, false) + (shared ? of(shared_forward, false) : 0);
+  all[kComputeBackward] = t.seconds->norm_forward + t.seconds->norm_backward + of(route, true) +
+                          of(experts_backward, true) + of(combine_backward, true) +
+                          (shared ? of(shared_backward, true) : 0);
+  all[kExchangeForward] = of(dispatch, false) + of(collect, false);
+  all[kExchangeBackward] = of(dispatch, true) + of(collect, true);
+  return all;
 }
 
 void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad& busy) const {
@@ -382,8 +415,13 @@ void Bounds::State::count_compute(const StrategyTraits& f, Table& t, StreamLoad&
   mlp.partial = mlp_back.partial = f.tensor;
   OpShape mlp_back_saved = mlp_back;
   mlp_back_saved.saves_inner = true;
-  const OfTile& inner =
-      tile(t, t.mlp, s.mlp_tile, &Strategy::mlp_tile, {mlp, mlp_back, mlp_back_saved});
+  OfTile inner{};
+  if (f.spreads_experts) {
+    const OfTile& block = expert_block(t, s.mlp_tile);
+    inner = {block[kComputeForward], block[kComputeBackward]};
+  } else {
+    inner = tile(t, t.mlp, s.mlp_tile, &Strategy::mlp_tile, {mlp, mlp_back, mlp_back_saved});
+  }
   const OpShape loss = shape_of(OpKind::loss);
   const OfTile& head =
       tile(t, t.loss, s.loss_tile, &Strategy::loss_tile,
@@ -587,8 +625,7 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
   }
 }
 
-void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
-                                    StreamLoad& busy) const {
+void Bounds::State::count_exchanges(const StrategyTraits& f, Table& t, StreamLoad& busy) const {
   const Seconds& one = *t.seconds;
   const Strategy& s = f.s;
   double forwards = 0, sum = 0, waited = 0, waited_forward = 0;
@@ -634,6 +671,13 @@ void Bounds::State::count_exchanges(const StrategyTraits& f, const Table& t,
     waited_forward += blocks * once;
     sum += back;
     waited += back;
+  }
+  if (f.spreads_experts) {
+    const OfTile& block = expert_block(t, s.mlp_tile);
+    const auto blocks = static_cast<double>(f.blocks),
+               again = static_cast<double>(f.blocks_again());
+    forwards += layers * blocks * block[kExchangeForward];
+    sum += layers * (blocks * block[kExchangeBackward] + again * block[kExchangeForward]);
   }
   if (!f.back) sum = waited = 0;
   const Stream stream = f.s.parallel.overlap ? Stream::comm : Stream::compute;
@@ -727,7 +771,13 @@ const TensorBytes& Bounds::tensors(const Strategy& strategy) {
 
 namespace {
 
-TileBytes workspaces_of(const Strategy& s, const Lengths& lengths, const TileBytes& row) {
+TileBytes workspaces_of(const StepRequest& request, const Strategy& s, const Lengths& lengths,
+                        const TileBytes& row) {
+  const int64_t experts = expert_bytes(request, s, lengths);
+  if (experts > 0) {
+    return {row.projection * tile_rows(s.projection_tile, lengths.own_chunk()), experts, experts,
+            row.loss * tile_rows(s.loss_tile, lengths.own_block())};
+  }
   return {row.projection * tile_rows(s.projection_tile, lengths.own_chunk()),
           row.mlp_saved * tile_rows(s.mlp_tile, lengths.dense_block()),
           row.mlp * tile_rows(s.mlp_tile, lengths.dense_block()),
@@ -770,7 +820,7 @@ Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
     demand.embed_backward = busy.embed_backward * microbatches;
   }
   add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
-            workspaces_of(strategy, t.program.lengths, t.row), demand);
+            workspaces_of(state.request, strategy, t.program.lengths, t.row), demand);
   return demand;
 }
 

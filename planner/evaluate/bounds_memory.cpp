@@ -2,9 +2,11 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "models/tensor_slices.h"
 #include "models/training.h"
 #include "planner/evaluate/bounds.h"
 #include "planner/evaluate/strategy_traits.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 
@@ -54,11 +56,13 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
                                        request.model.adapters ? f.layers : 0};
+  const bool gathers_experts = f.gathers && s.parallel.shards(UnitKind::experts) > 1;
   // The parameters of a layer that are loaded while it runs.
   const auto loaded_of_layer = [&](bool loads) {
     int64_t sum = 0;
     for (const int kind : {1, 3, 4}) {
-      if (loads || unit(nf4_embedding, kind) > 0) sum += unit(params_embedding, kind);
+      const bool loads_kind = kind == 3 ? s.parameters != Tier::device || gathers_experts : loads;
+      if (loads_kind || unit(nf4_embedding, kind) > 0) sum += unit(params_embedding, kind);
     }
     return sum;
   };
@@ -217,6 +221,21 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   layer(0, f.layers - 1);
 }
 
+int64_t expert_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths) {
+  if (lengths.expert == 1 || !request.model.experts) return 0;
+  const ModelSpec narrow = narrow_model(request.model, lengths.tensor);
+  const ExpertTileBytes tile = bytes_of_expert_tile(narrow, lengths, s, request.dtype);
+  const auto unit = [](int64_t bytes) { return round_up(bytes, kArenaAlignment); };
+  const int64_t h = unit(lengths.dense_block() * narrow.hidden * size_of(request.dtype));
+  // The gradient begins with the shared experts, that of all tokens in a tensor group, or with the
+  // first tile's sums, which come at most two tiles later.
+  const bool has_gradient =
+      narrow.experts->shared_ffn > 0 || lengths.tensor > 1 || expert_tiles(s, lengths).count > 2;
+  return h + (has_gradient ? h : 0) + unit(tile.routing) + unit(tile.routed) +
+         unit(tile.routed_weights) + 2 * unit(tile.received) + unit(tile.received_weights) +
+         unit(tile.arrivals) + unit(tile.experts_backward);
+}
+
 TileBytes tile_bytes(const TensorBytes& bytes) {
   return {bytes[Tensor::ws_qkv_backward], bytes[Tensor::ws_mlp_backward_saved],
           bytes[Tensor::ws_mlp_backward], bytes[Tensor::ws_loss]};
@@ -226,8 +245,11 @@ std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
   const Lengths lengths = lengths_of(request.strategy, request.sequence);
   const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
                                          request.compute_capability);
+  TileBytes workspaces = tile_bytes(bytes);
+  const int64_t experts = expert_bytes(request, request.strategy, lengths);
+  if (experts > 0) workspaces.mlp = workspaces.mlp_saved = experts;
   Demand demand;
-  add_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes), demand);
+  add_bytes(request, request.strategy, lengths, bytes, workspaces, demand);
   return demand.peak_bytes();
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "planner/program/builder.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
 #include "planner/program/layout_walk.h"
 #include "planner/program/ops_estimate.h"
@@ -406,7 +407,10 @@ SampledPrograms dimensions_of(const StepRequest& request, Purpose purpose) {
   // even number. Some numbers of chunks, but not every one, divide among a tensor group.
   const ParallelLayout& p = s.parallel;
   const bool ring = p.ring > 1;
-  const bool whole = small || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
+  // More chunks of the one block are more tiles of rows for experts, too.
+  const bool tiled = p.expert > 1 && blocks == 1;
+  const bool whole =
+      small || tiled || (ring && (with_time || blocks > 1)) || s.chunk_tokens % p.tensor != 0;
   const int64_t from = with_time ? first : first + 3;  // two samples give a line, three a parabola
   sampled.repeats = whole ? Dimension::exact(repeats)
                           : Dimension::sampled(repeats, ring ? round_up(from, 2) : from,
@@ -431,7 +435,8 @@ Lengths sample_lengths(const StepRequest& request, const SampledPrograms& sample
           s.chunk_tokens,
           s.parallel.ulysses,
           s.parallel.tensor,
-          s.head_groups};
+          s.head_groups,
+          s.parallel.expert};
 }
 
 void lower_samples(const StepRequest& request, Purpose purpose, SampledPrograms& t) {
@@ -495,6 +500,12 @@ std::string key_of(const StepRequest& r, const SampledPrograms& t) {
   put(window.farthest);
   put(window.hides_from);
   put(r.model.attention_sinks ? 1 : 0);
+  if (s.parallel.expert > 1) {
+    const ExpertTiles tiles = expert_tiles(s, lengths_of(s, r.sequence));
+    put(tiles.count);
+    put(tiles.last < tiles.tokens ? 1 : 0);
+    put(r.model.experts && r.model.experts->shared_ffn > 0 ? 1 : 0);
+  }
   std::vector<Dimension> all = t.layers.runs;
   all.insert(all.end(), {t.repeats, t.batches});
   for (const Dimension& d : all) put(10 * d.samples[d.count - 1] + d.count);

@@ -36,6 +36,7 @@ struct StrategyTraits {
         separate_norm((n.block > n.chunk || tensor) && request.model.norms_inputs()),
         parts_of_outputs(tensor && request.model.norms_outputs()),
         back(request.model.backward != LayerBackward::none),
+        spreads_experts(n.expert > 1 && request.model.experts.has_value()),
         window(key_window(request.model, n.chunk)) {}
 
   /// The number of the first `of_first` layers that the policy covers.
@@ -57,6 +58,7 @@ struct StrategyTraits {
   bool separate_norm;     // the norm of attention's input is an op of its own
   bool parts_of_outputs;  // in a tensor group outputs are summed before their norms, also again
   bool back;              // a backward passes the layers
+  bool spreads_experts;   // experts are on several ranks
   KeyWindow window;       // of all layers
 };
 
@@ -66,6 +68,10 @@ struct TileBytes {
 };
 
 TileBytes tile_bytes(const TensorBytes& bytes);
+
+/// Bytes of a layer's backward that its experts on several ranks need, besides those of others, at
+/// their products: the normed rows, their gradient and a tile. 0 if they are not.
+int64_t expert_bytes(const StepRequest& request, const Strategy& strategy, const Lengths& lengths);
 
 /// Fills in the bytes of `demand` from the sizes of all tensors and workspaces.
 void add_bytes(const StepRequest& request, const Strategy& strategy, const Lengths& lengths,

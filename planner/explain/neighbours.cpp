@@ -49,8 +49,10 @@ class Neighbourhood {
       case Turn::block:
         return block(row);
       case Turn::groups:
-        to(row, own_.head_groups / smallest_prime_factor(own_.head_groups));
-        return to(row, own_.head_groups * 2);
+        to(row, row.at.get(own_) / smallest_prime_factor(row.at.get(own_)));
+        return to(row, row.at.get(own_) * 2);
+      case Turn::fixed:
+        return;
       case Turn::tile:
         return tile(row);
     }

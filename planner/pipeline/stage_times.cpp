@@ -67,7 +67,9 @@ double weight_seconds(const StepRequest& slice, const CostModel& cost) {
   for (OpShape& shape : shapes) shape.partial = slice.strategy.parallel.tensor > 1;
   const std::vector<double> seconds = cost.durations(program, shapes);
   const auto blocks = static_cast<double>(program.lengths.blocks());
-  double sum = blocks * seconds[0];
+  // Experts on several ranks have their gradients already.
+  const bool has_mlp = !slice.model.experts || program.lengths.expert == 1;
+  double sum = has_mlp ? blocks * seconds[0] : 0;
   if (slice.model.attention) {
     sum += blocks * seconds[1] + static_cast<double>(program.lengths.chunks()) * seconds[2];
   }

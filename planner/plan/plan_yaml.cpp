@@ -67,6 +67,7 @@ void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
 
 void write_knob(YAML::Emitter& out, const KnobRow& row, const Strategy& s) {
   const int64_t value = row.at.get(s);
+  if (row.only_if_set && value == row.at.get(Strategy{})) return;
   out << YAML::Key << std::string(row.name()) << YAML::Value;
   if (row.at.policy == nullptr || (s.*row.at.policy).fraction == 1) {
     out << text_of(row, value);
@@ -330,6 +331,11 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
 
   check_dtype(yaml, plan);
   validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
+  if (plan.strategy.parallel.expert > 1 && !plan.model.experts) {
+    throw bad_input(
+        "{}: strategy: parallel.expert: {} has no experts to distribute; set expert to 1", origin,
+        plan.model.name);
+  }
   check_ranks(plan, origin);
   if (plan.model.positions == Positions::learned && plan.model.max_positions < plan.sequence) {
     throw yaml.error("sequence",

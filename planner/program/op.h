@@ -29,6 +29,12 @@ enum class OpKind : uint8_t {
   merge_outputs,
   out_forward,
   mlp_forward,
+  route,
+  dispatch,
+  shared_forward,
+  experts_forward,
+  collect,
+  combine_forward,
   residual_forward,
   loss,
   final_norm_forward,
@@ -40,6 +46,9 @@ enum class OpKind : uint8_t {
   mlp_backward,
   mlp_backward_input,
   mlp_backward_weight,
+  shared_backward,
+  experts_backward,
+  combine_backward,
   out_backward,
   out_backward_input,
   out_backward_weight,
@@ -96,12 +105,12 @@ inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 struct OpShape {
   OpKind kind = OpKind::batch;
   Tensor tensor = Tensor::count;  // if names_tensor(kind): the tensor of the unit
-  int32_t layer_kind = 0;    // Program::kind_of_layer(); of an operation on a state: its unit's
-  int32_t kv_chunks = 0;     // attention, add, messages of attention: chunks of keys ...
-  bool diagonal = false;     // ... of which the last is the query's own
-  int32_t distance = 0;      // attention without the query's own chunk: chunks from the first of
-                             // the keys to it, if a window hides some of them; else 0
-  bool first = false;        // attention, vocabulary_merge, _combine: no earlier result
+  int32_t layer_kind = 0;  // Program::kind_of_layer(); of an operation on a state: its unit's
+  int32_t kv_chunks = 0;   // attention, add, messages of attention: chunks of keys ...
+  bool diagonal = false;   // ... of which the last is the query's own
+  int32_t distance = 0;    // attention without the query's own chunk: chunks from the first of
+                           // the keys to it, if a window hides some of them; else 0
+  bool first = false;  // attention, vocabulary_merge, _combine, combine_backward: no earlier result
   bool into_sum = false;     // attention_forward: o_sum is given
   bool saves_inner = false;  // mlp: inner is written (forward) or given (backward)
   bool given_inner = false;  // mlp_forward: inner is read
@@ -110,11 +119,13 @@ struct OpShape {
   bool of_mlp = false;       // norm, residual: the MLP's, not attention's
   bool partial = false;  // out, mlp: one rank's part of a sum over its tensor group; neither norms,
                          // residual nor the bias that is added once
-  bool queries_only = false;  // qkv, all_to_all: for a head group without its K,V
-  bool on_host = false;       // adamw: on the host's processor and memory
-  bool for_input = false;     // vocabulary_forward, _backward: with the gradient of its input
-  bool of_pipeline = false;   // all_reduce: over the stages of a pipeline, not within one; of
-                              // gradients: over its ends
+  bool queries_only = false;    // qkv, all_to_all: for a head group without its K,V
+  bool on_host = false;         // adamw: on the host's processor and memory
+  bool for_input = false;       // vocabulary_forward, _backward: with the gradient of its input
+  bool with_gradients = false;  // route, dispatch, collect: of the backward
+  bool last_tile = false;       // route .. combine: the block's last tile, if it is shorter
+  bool of_pipeline = false;     // all_reduce: over the stages of a pipeline, not within one; of
+                                // gradients: over its ends
   bool operator==(const OpShape&) const = default;
 };
 
@@ -129,7 +140,8 @@ struct Op {
   uint16_t writes = 0;     // bit i: operand i is written
   int32_t shape = 0;       // index into Program::shapes
   int32_t layer = -1;
-  int32_t index = 0;     // its block, chunk (of this ring position) or parameter unit
+  int32_t index = 0;     // its block, chunk (of this ring position) or parameter unit; route ..
+                         // combine: its tile, of those of all blocks
   int32_t kv_first = 0;  // attention: first chunk of keys
   int32_t microbatch = 0;
   int32_t head_group = 0;   // of attention and the ops around it

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
 
 namespace longspan {
@@ -29,7 +30,11 @@ Policies policies_of(const Strategy& s, int64_t layer, int64_t layers) {
 class Counter {
  public:
   explicit Counter(const StepRequest& request)
-      : model_(request.model), s_(request.strategy), p_(s_.parallel), boundary_(request.boundary) {
+      : model_(request.model),
+        s_(request.strategy),
+        p_(s_.parallel),
+        boundary_(request.boundary),
+        sequence_(request.sequence) {
     const Lengths lengths = lengths_of(s_, request.sequence);
     chunks_ = static_cast<double>(lengths.chunks());
     blocks_ = static_cast<double>(lengths.blocks());
@@ -61,6 +66,8 @@ class Counter {
       // The loads of a layer, of which the experts' are of another unit.
       quantized_units_ = model_.nf4 ? (kind.experts ? 2 : 1) : 0;
       units_of_layer_ = (kind.experts ? 2 : 1) + (model_.adapters ? 1 : 0);
+      has_experts_ = kind.experts;
+      tiles_ = kind.experts && p_.expert > 1 ? expert_tiles_of(kind) : 0;
       Policies saved = policies_of(s_, layer, of_kind);
       if (kind.backward == LayerBackward::none) {
         using enum Saved;
@@ -88,11 +95,14 @@ class Counter {
     }
     units_of_layer_ = 1;
     quantized_units_ = 0;
+    has_experts_ = false;
     const bool has_table =
         boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings);
     units += boundary_.has_loss && !model_.frozen_head ? 1 : 0;
     units += has_table && !model_.frozen_embedding ? 1 : 0;
-    const double of_experts = experts * (gradients() - sums_replicated() + update());
+    const auto experts_kind = UnitKind::experts;
+    const double of_experts =
+        experts * (gradients(experts_kind) - sums_replicated() + update(experts_kind));
     return 2 + batches_ * (layers + selections() + ends()) + units * (gradients() + update()) +
            of_experts + of_tied_table() + norms();
   }
@@ -105,8 +115,22 @@ class Counter {
   // --- sublayers, one op each without a tensor group
   double norm() const { return (norms_inputs_ ? 1 : 0) + tensor_; }
   double project_out() const { return 1 + 2 * tensor_; }
-  double mlp() const { return 1 + tensor_ * (2 + norm()); }
-  double mlp_gradient() const { return 1 + tensor_ * (2 + norm() + of_output(model_.mlp_bias)); }
+  // Experts on several ranks: the norm, and in each tile the routing, two exchanges, experts, sums
+  // and shared experts; in the backward the norm's gradient, too.
+  double mlp() const {
+    if (tiles_ > 0) return norm() + 2 * tensor_ + tiles_ * of_tile_;
+    return 1 + tensor_ * (2 + norm());
+  }
+  double mlp_gradient() const {
+    if (tiles_ > 0) return norm() + 1 + 2 * tensor_ + tiles_ * of_tile_;
+    return 1 + tensor_ * (2 + norm() + of_output(model_.mlp_bias));
+  }
+  double expert_tiles_of(const LayerRun& kind) {
+    Lengths lengths = lengths_of(s_, sequence_);
+    lengths.block = std::llround(static_cast<double>(lengths.block) * kind.tokens);
+    of_tile_ = model_.experts->shared_ffn > 0 ? 6 : 5;
+    return static_cast<double>(expert_tiles(s_, lengths).count);
+  }
   double project_out_gradient() const { return 1 + tensor_ * of_output(model_.attention_out_bias); }
   // The gradient of a tensor group's output: its gather, and that of a bias, or the part, its sum
   // and the norm.
@@ -169,9 +193,12 @@ class Counter {
     }
   }
   double load_parameters() const {
-    const bool gathered = p_.shards() > 1 && p_.zero == 3;
-    return units_of_layer_ * ((s_.parameters == Tier::host ? 1 : 0) + (gathered ? 1 : 0)) +
-           quantized_units_;
+    const auto of_unit = [&](UnitKind kind) {
+      return (s_.parameters == Tier::host ? 1 : 0) + (sharded(kind) && p_.zero == 3 ? 1 : 0);
+    };
+    const double of_experts = has_experts_ ? 1 : 0;
+    return (units_of_layer_ - of_experts) * of_unit(UnitKind::layer) +
+           of_experts * of_unit(UnitKind::experts) + quantized_units_;
   }
 
   // --- attention of the first chunks, or of all
@@ -302,17 +329,19 @@ class Counter {
   }
 
   // --- states
-  bool sharded() const { return p_.shards() > 1; }
-  double gradients() const {
+  bool sharded(UnitKind kind = UnitKind::layer) const { return p_.shards(kind) > 1; }
+  double gradients(UnitKind kind = UnitKind::layer) const {
     const double stored = s_.gradients == Tier::device ? 0 : 1;
-    if (sharded() && p_.zero >= 2) {
+    if (sharded(kind) && p_.zero >= 2) {
       return passes_ * (2 + tensor_ + stored) + (passes_ - 1) * stored + 1;
     }
-    const double summed = sharded() ? 1 : p_.replicas() > 1 ? 1 : 0;
+    const double summed = sharded(kind) ? 1 : p_.replicas(kind) > 1 ? 1 : 0;
     return 2 + (2 * passes_ - 1) * stored + tensor_ + summed;
   }
   // Those of gradients() that a unit without replicated parameters does not have.
-  double sums_replicated() const { return sharded() && p_.zero >= 2 ? passes_ * tensor_ : tensor_; }
+  double sums_replicated() const {
+    return sharded(UnitKind::experts) && p_.zero >= 2 ? passes_ * tensor_ : tensor_;
+  }
   // A tied embedding has gradients from the loss and, later, from the embedding.
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
@@ -321,18 +350,18 @@ class Counter {
     if (sharded() && p_.zero >= 2) return passes_ * (2 + tensor_ + 2 * stored);
     return passes_ * 2 * stored;
   }
-  double update() const {
+  double update(UnitKind kind = UnitKind::layer) const {
     const bool on_device = s_.optimizer == Tier::device;
     double ops = 1;
     if (!on_device && s_.gradients == Tier::device) ops += 1;
     if (s_.optimizer == Tier::nvme) ops += 4;
     if (s_.parameters != (on_device ? Tier::device : Tier::host)) ops += 1;
-    if (sharded() && p_.zero != 3) ops += 1;
+    if (sharded(kind) && p_.zero != 3) ops += 1;
     return ops;
   }
   double norms() const {
     double ops = p_.ranks() > 1 ? 1 : 0;
-    if (sharded() || tensor_ > 0) ops += 1;
+    if (sharded() || tensor_ > 0 || p_.expert > 1) ops += 1;
     return ops + (s_.optimizer != Tier::device && !s_.early_update ? 1 : 0);
   }
 
@@ -350,7 +379,10 @@ class Counter {
   double block_between_uses_ = 0, chunk_between_uses_ = 0, tensor_ = 0, exchange_ = 0;
   double separate_norm_ = 0, norms_outputs_ = 0;
   bool norms_inputs_ = true;
+  int64_t sequence_;
+  double tiles_ = 0, of_tile_ = 0;  // of a layer whose experts are on several ranks; their ops
   double units_of_layer_ = 1;
+  bool has_experts_ = false;    // the layer that is counted
   double quantized_units_ = 0;  // of a layer: those that are restored from 4 bits
   double ring_steps_ = 0, ring_attention_ = 0, ring_zeros_ = 0;  // of one layer
   int64_t own_ = 0;                                              // ring position

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <cassert>
 
+#include "planner/program/expert_tiles.h"
 #include "planner/program/op_table.h"
 #include "planner/program/rank_links.h"
 #include "planner/program/workspace.h"
@@ -36,11 +37,12 @@ int Program::adapters_unit(int layer) const {
 
 int64_t Program::shard_offset_bytes(BufferId id) const {
   const Tensor tensor = buffers[id].tensor;
-  if (strategy.parallel.shards() == 1) return 0;
   const bool whole = !is_shard(tensor) && (is_parameters(tensor) || is_gradients(tensor));
-  const int64_t shard = replica_group(strategy.parallel, place).index;
-  const TensorBytes& table = table_of(buffers[id].kind);
-  return whole ? shard * (table[tensor] / strategy.parallel.shards()) : 0;
+  if (!whole) return 0;
+  const int64_t shards = strategy.parallel.shards(unit_kind(tensor));
+  if (shards == 1) return 0;
+  const int64_t shard = replica_group(strategy.parallel, place, unit_kind(tensor)).index;
+  return shard * (table_of(buffers[id].kind)[tensor] / shards);
 }
 
 int64_t Program::chunk_offset_bytes(BufferId id, int64_t chunk) const {
@@ -147,16 +149,34 @@ RankGroup group_of(const Program& p, const OpShape& shape) {
   }
   if (shape.tensor == Tensor::loss) return mesh_group(parallel, p.place);
   if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
-  if (is_state(shape.tensor)) return replica_group(parallel, p.place);
-  // With whole gradients every replica has the sum of their squares already; those of shards are
-  // summed.
-  const bool of_shards = shape.tensor == Tensor::grad_norm && parallel.shards() > 1;
+  if (shape.kind == OpKind::dispatch || shape.kind == OpKind::collect) {
+    return expert_group(parallel, p.place);
+  }
+  if (is_state(shape.tensor)) {
+    return replica_group(parallel, p.place, unit_kind(shape.tensor));
+  }
+  // With whole gradients every replica has the sum of their squares already; those of shards, and
+  // of experts that other ranks have, are summed.
+  const bool of_shards =
+      shape.tensor == Tensor::grad_norm && (parallel.shards() > 1 || parallel.expert > 1);
   return of_shards ? mesh_group(parallel, p.place) : tensor_group(parallel, p.place);
 }
 
 int64_t replicated_gradients(const Program& p, const OpShape& shape) {
   return shape.tensor == Tensor::grads_layer ? replicated_elements(p.model_of(shape.layer_kind))[1]
                                              : p.bytes[shape.tensor] / 4;
+}
+
+int64_t tile_tokens(const Program& p, const OpShape& shape) {
+  const ExpertTiles tiles = expert_tiles(p.strategy, p.lengths_of(shape.layer_kind));
+  return shape.last_tile ? tiles.last : tiles.tokens;
+}
+
+int64_t expert_tile_bytes(const Program& p, const OpShape& shape) {
+  const ModelSpec& model = p.model_of(shape.layer_kind);
+  const int64_t row = model.hidden * size_of(p.dtype), weight = shape.with_gradients ? 4 : 0;
+  const int64_t rows = shape.kind == OpKind::dispatch && shape.with_gradients ? 2 : 1;
+  return tile_tokens(p, shape) * model.experts->active * (rows * row + weight);
 }
 
 int64_t sent_bytes(const Program& p, const Op& op) {
@@ -180,6 +200,13 @@ int64_t sent_bytes(const Program& p, const Op& op) {
         if (heads >= 0) row_bytes += p.row_bytes_of(heads);
       }
       return (parallel.ulysses - 1) * p.lengths_of(shape.layer_kind).own_chunk() * row_bytes;
+    }
+    case OpKind::dispatch:
+    case OpKind::collect: {
+      const int64_t first_rows = shape.kind == OpKind::dispatch
+                                     ? first_rows_bytes(*p.model_of(shape.layer_kind).experts)
+                                     : 0;
+      return (expert_tile_bytes(p, shape) / group.size + first_rows) * (group.size - 1);
     }
     case OpKind::ring_shift:
       return bytes_of(operand_index(OpKind::ring_shift, "k")) +

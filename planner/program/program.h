@@ -174,7 +174,13 @@ RankGroup group_of(const Program& program, const OpShape& shape);
 /// a layer those that its ranks replicate.
 int64_t replicated_gradients(const Program& program, const OpShape& shape);
 
-/// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate.
+/// The tokens of the tile of an op with experts of several ranks.
+int64_t tile_tokens(const Program& program, const OpShape& shape);
+/// Bytes of all rows of the tile's tokens in a dispatch or collect of this shape.
+int64_t expert_tile_bytes(const Program& program, const OpShape& shape);
+
+/// Bytes this rank sends to others in one run of an op; 0 for ops that do not communicate. Of rows
+/// that routing sends to experts: as many as if all experts got equal numbers.
 int64_t sent_bytes(const Program& program, const Op& op);
 
 /// Finds the first compute op of the first backward: the loss, or that of a share of the

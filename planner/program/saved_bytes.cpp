@@ -106,7 +106,9 @@ int64_t bytes_for_weights(const ModelSpec& model, const Lengths& lengths,
                           const TensorBytes& bytes) {
   const auto unit = [&](Tensor t) { return round_up(bytes[t], kArenaAlignment); };
   const int64_t h = unit(lengths.tensor > 1 ? Tensor::h_own : Tensor::h);
-  int64_t of_block = h + unit(Tensor::dx) + unit(Tensor::inner) + unit(Tensor::act);
+  // Experts on several ranks have their gradients already.
+  const bool has_mlp = !model.experts || lengths.expert == 1;
+  int64_t of_block = has_mlp ? h + unit(Tensor::dx) + unit(Tensor::inner) + unit(Tensor::act) : 0;
   if (!model.attention) return lengths.blocks() * of_block;
   of_block += h + unit(Tensor::dx) + unit(Tensor::o);
   return lengths.blocks() * of_block + lengths.chunks() * unit(Tensor::dqkv);

@@ -9,6 +9,7 @@
 #include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "models/training.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/moment_format.h"
 #include "planner/program/workspace.h"
 
@@ -157,6 +158,14 @@ std::string_view name_of(Tensor tensor) {
                                                "dk",
                                                "dv",
                                                "dqkv",
+                                               "routing",
+                                               "routed rows",
+                                               "routed rows",
+                                               "routed rows",
+                                               "received rows",
+                                               "received rows",
+                                               "received rows",
+                                               "routing",
                                                "qkv workspace",
                                                "attention workspace",
                                                "mlp workspace",
@@ -168,6 +177,10 @@ std::string_view name_of(Tensor tensor) {
                                                "mlp backward workspace",
                                                "mlp backward workspace",
                                                "mlp backward workspace",
+                                               "experts workspace",
+                                               "experts backward workspace",
+                                               "shared experts workspace",
+                                               "shared experts backward workspace",
                                                "attention backward workspace",
                                                "qkv backward workspace",
                                                "qkv backward workspace",
@@ -203,6 +216,10 @@ bool is_gradients(Tensor tensor) {
 bool is_shard(Tensor tensor) {
   return tensor >= Tensor::params_embedding_shard && tensor <= Tensor::grads_adapters_shard;
 }
+UnitKind unit_kind(Tensor tensor) {
+  assert(is_state(tensor));
+  return static_cast<UnitKind>(static_cast<int>(tensor) % kUnitKinds);
+}
 bool is_workspace(Tensor tensor) {
   return tensor >= Tensor::ws_qkv_forward && tensor <= Tensor::ws_replicated;
 }
@@ -221,8 +238,8 @@ int64_t Lengths::rows(Tensor t) const {
 }
 
 Lengths lengths_of(const Strategy& s, int64_t sequence) {
-  return {sequence / s.parallel.ring, s.block_tokens,    s.chunk_tokens,
-          s.parallel.ulysses,         s.parallel.tensor, s.head_groups};
+  return {sequence / s.parallel.ring, s.block_tokens, s.chunk_tokens,   s.parallel.ulysses,
+          s.parallel.tensor,          s.head_groups,  s.parallel.expert};
 }
 
 bool streams_keys(const Strategy& s, const Lengths& lengths) {
@@ -305,9 +322,11 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
     }
   };
   const auto [embedding, layer, head] = unit_elements(model);
-  Units elements{embedding, layer, head, experts_elements(model), adapter_elements(model)}, shard{};
-  const int64_t shards = strategy.parallel.shards();
+  Units elements{embedding, layer, head, experts_elements(model) / lengths.expert,
+                 adapter_elements(model)},
+      shard{};
   for (int i = 0; i < kUnitKinds; ++i) {
+    const int64_t shards = strategy.parallel.shards(static_cast<UnitKind>(i));
     // A sharded unit is padded, so that all shards are equal.
     shard[i] = shards > 1 ? round_up(ceil_div(elements[i], shards), kShardAlignment) : elements[i];
     elements[i] = checked_mul(shard[i], shards, "parameters");
@@ -331,6 +350,20 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   Units moments{};
   for (int i = 0; i < kUnitKinds; ++i) moments[i] = moment_bytes(strategy.moments, shard[i]);
   for (const Tensor first : {adam_m_embedding, adam_v_embedding}) set_units(first, moments, 1);
+
+  if (model.experts && lengths.expert > 1) {
+    const ExpertTileBytes tile = bytes_of_expert_tile(model, lengths, strategy, dtype);
+    at(routing) = tile.routing;
+    at(routed) = at(routed_gradients) = tile.routed;
+    at(routed_weights) = tile.routed_weights;
+    at(received) = at(received_gradients) = tile.received;
+    at(received_weights) = tile.received_weights;
+    at(arrivals) = tile.arrivals;
+    at(ws_experts_forward) = tile.experts_forward;
+    at(ws_experts_backward) = tile.experts_backward;
+    at(ws_shared_forward) = tile.shared_forward;
+    at(ws_shared_backward) = tile.shared_backward;
+  }
 
   const Workspaces ws = workspaces(model, lengths, strategy, dtype, compute_capability);
   at(ws_qkv_forward) = ws.qkv_forward;

@@ -12,6 +12,10 @@
 // A rank of a tensor group holds the residual and its norms for its own tokens, and everything
 // between for all tokens, where H, Hkv and W are its share of the model's (U is then 1).
 //
+// A rank of several that share the experts of a layer has, of a tile of a block, the rows that its
+// tokens send and those that it gets; these have the tile's rows k times, k experts of a token, and
+// the rows of expert_tiles.h.
+//
 // Legend: S a ring position's share of the sequence, b block, c chunk (tokens); U Ulysses degree, P
 // = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, F and W
 // ModelSpec::mlp_width() and inner_width(), V vocabulary. G/P is the width of at least one head.
@@ -123,6 +127,15 @@ enum class Tensor : uint8_t {
   dk_own,
   dv_own,  // float32 [c/U, G*U/P], at most G
   dqkv,    // [c/U, A+2G] gradients of the products, kept for those of weights
+  // per tile of a block, whose rows go to experts of other ranks
+  routing,           // rows of experts, and float32 [t, routing_width()]
+  routed,            // [t*k, d] rows of the tile's tokens, in the order of experts
+  routed_gradients,  // likewise those of the output's gradient
+  routed_weights,    // float32 [t*k] weights of rows, then their gradients
+  received,          // [C, d] rows of the rank's experts, of at most C
+  received_gradients,
+  received_weights,  // float32 [C]
+  arrivals,          // rows of experts on every rank of the group
   // workspaces of ops, one kind each
   ws_qkv_forward,
   ws_attention_forward,
@@ -135,6 +148,10 @@ enum class Tensor : uint8_t {
   ws_mlp_backward_saved,
   ws_mlp_backward_input,
   ws_mlp_backward_weight,  // with experts
+  ws_experts_forward,
+  ws_experts_backward,  // of the rows that a rank has received
+  ws_shared_forward,
+  ws_shared_backward,  // of shared experts
   ws_attention_backward,
   ws_qkv_backward,
   ws_qkv_backward_input,
@@ -173,6 +190,8 @@ bool is_parameters(Tensor);
 bool is_gradients(Tensor);
 /// One rank's shard under ZeRO.
 bool is_shard(Tensor);
+/// The kind of unit that a state is of. REQUIRES: is_state().
+ParameterUnit::Kind unit_kind(Tensor);
 /// Scratch memory of an op, without contents before and after it.
 bool is_workspace(Tensor);
 
@@ -189,6 +208,7 @@ struct Lengths {
   int64_t ulysses = 1;         // U
   int64_t tensor = 1;          // T
   int64_t head_groups = 1;
+  int64_t expert = 1;  // ranks that have a layer's experts together
 
   int64_t chunks() const { return local_sequence / chunk; }
   int64_t blocks() const { return local_sequence / block; }

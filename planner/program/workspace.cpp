@@ -196,16 +196,15 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     return *std::max_element(elements.begin(), elements.end());
   };
   const std::array<int64_t, 3> units = unit_elements(m);
-  int64_t largest_unit = 0;  // of those whose gradients are summed
   const auto sums = [&](ParameterUnit::Kind kind, int64_t elements) {
-    if (trains(m, kind)) largest_unit = std::max(largest_unit, elements);
+    if (!trains(m, kind)) return;
+    ws.reduce = std::max(ws.reduce, pieces(s.parallel.replicas(kind), elements, 4));
   };
   sums(ParameterUnit::Kind::embedding, units[0]);
   sums(ParameterUnit::Kind::layer, units[1]);
   sums(ParameterUnit::Kind::head, units[2]);
-  sums(ParameterUnit::Kind::experts, experts_elements(m));
+  sums(ParameterUnit::Kind::experts, experts_elements(m) / lengths.expert);
   sums(ParameterUnit::Kind::adapters, adapter_elements(m));
-  ws.reduce = pieces(s.parallel.replicas(), largest_unit, 4);
   ws.reduce_ends = pieces(2, unit_elements(m)[0], 4);
   if (tensor > 1) {
     ws.scatter = pieces(tensor, checked_mul(lengths.dense_block(), d, "workspace"), act);

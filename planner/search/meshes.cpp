@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -21,7 +22,27 @@ bool heads_allow(const ParallelLayout& parallel, const ModelSpec& model) {
   s.parallel = parallel;
   s.block_tokens = granularity / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : granularity;
+  if (parallel.expert > 1) s.mlp_inner.where = Saved::recompute;
   return is_valid(s, model, granularity);
+}
+
+}  // namespace
+
+namespace {
+
+// The expert degrees of a mesh, in ascending order.
+std::vector<int64_t> expert_degrees(const ModelSpec& model, const ParallelLayout& mesh,
+                                    const ParallelChoice& choice) {
+  std::vector<int64_t> degrees = {1};
+  if (choice.expert == 1) return degrees;
+  if (choice.expert && !model.experts) return {};
+  if (choice.expert) return {*choice.expert};
+  if (!model.experts || model.norms_outputs()) return degrees;
+  constexpr int64_t kRanksOfNode = 8;
+  const int64_t most = std::gcd(mesh.replicas(), model.experts->count);
+  if (most > kRanksOfNode && most % kRanksOfNode == 0) degrees.push_back(kRanksOfNode);
+  if (most > 1) degrees.push_back(most);
+  return degrees;
 }
 
 }  // namespace
@@ -30,7 +51,8 @@ std::string degrees_text(const ParallelChoice& choice) {
   std::string text;
   for (const auto& [value, flag] :
        {std::pair{choice.data, "data"}, std::pair{choice.tensor, "tensor"},
-        std::pair{choice.ring, "ring"}, std::pair{choice.ulysses, "ulysses"}}) {
+        std::pair{choice.ring, "ring"}, std::pair{choice.ulysses, "ulysses"},
+        std::pair{choice.expert, "expert"}}) {
     if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", flag, *value);
   }
   return text.empty() ? "any degrees" : text;
@@ -76,11 +98,18 @@ std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
     return !fixed || *fixed == degree;
   };
   std::vector<ParallelLayout> found;
-  const auto add = [&](const ParallelLayout& parallel) {
-    if (admits(choice.data, parallel.data) && admits(choice.tensor, parallel.tensor) &&
-        admits(choice.ring, parallel.ring) && admits(choice.ulysses, parallel.ulysses) &&
-        heads_allow(parallel, model)) {
-      found.push_back(parallel);
+  const auto add = [&](ParallelLayout parallel) {
+    if (!admits(choice.data, parallel.data) || !admits(choice.tensor, parallel.tensor) ||
+        !admits(choice.ring, parallel.ring) || !admits(choice.ulysses, parallel.ulysses)) {
+      return;
+    }
+    for (const int64_t expert : expert_degrees(model, parallel, choice)) {
+      parallel.expert = expert;
+      if (expert > 1) {
+        parallel.expert_capacity = choice.expert_capacity;
+        parallel.expert_imbalance = choice.expert_imbalance;
+      }
+      if (heads_allow(parallel, model)) found.push_back(parallel);
     }
   };
   const int64_t zero = choice.zero.value_or(0);

@@ -15,7 +15,9 @@ namespace longspan {
 
 /// The degrees fixed by the user. The preset or the search chooses the rest.
 struct ParallelChoice {
-  std::optional<int64_t> data, tensor, ring, ulysses, zero;
+  std::optional<int64_t> data, tensor, ring, ulysses, zero, expert;
+  /// What the user states of experts on several ranks: ParallelLayout's fields of these names.
+  int64_t expert_capacity = 0, expert_imbalance = 100;
   std::optional<bool> overlap;
   /// 1: no pipeline; more: only pipelines with this number of stages. Unset: the best.
   std::optional<int64_t> pipeline;
@@ -47,7 +49,8 @@ std::string degrees_text(const ParallelChoice& choice);
 void check_choice(const ParallelChoice& choice);
 
 /// All meshes that the choice and the model's head counts allow, with one rank per device. Each has
-/// the lowest ZeRO stage allowed, and overlap unless the choice excludes it. Throws bad_input if
+/// the lowest ZeRO stage allowed, and overlap unless the choice excludes it. Of expert degrees that
+/// are not fixed there are 1, the largest, and that of a node's usual 8 ranks. Throws bad_input if
 /// there is none, naming the fixed degrees.
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice);

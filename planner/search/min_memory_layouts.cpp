@@ -11,7 +11,7 @@ namespace longspan {
 
 std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
                                            const std::vector<RankLayout>& all) {
-  std::map<std::array<int64_t, 10>, std::pair<double, RankLayout>> least;
+  std::map<std::array<int64_t, 11>, std::pair<double, RankLayout>> least;
   std::vector<RankLayout> found;
   for (const RankLayout& layout : all) {
     const ParallelLayout& p = layout.parallel;
@@ -22,11 +22,12 @@ std::vector<RankLayout> min_memory_layouts(Evaluator& evaluator,
     const std::optional<Evaluator::InFlight> held = evaluator.in_flight(p, layout.microbatches);
     if (!held) continue;
     const Pipeline& pipeline = p.pipeline;
-    const std::array<int64_t, 10> key = {pipeline.stages, pipeline.virtual_stages,
+    const std::array<int64_t, 11> key = {pipeline.stages, pipeline.virtual_stages,
                                          pipeline.slices, pipeline.equal_work,
                                          p.data,          p.tensor,
                                          p.ring,          p.ulysses,
-                                         held->splits,    held->offloads};
+                                         p.expert,        held->splits,
+                                         held->offloads};
     const auto [it, fresh] = least.try_emplace(key, held->microbatches, layout);
     if (fresh) continue;
     auto& [least_held, other] = it->second;

@@ -170,9 +170,10 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
   const int64_t slice_rows = base.block_tokens / p.ulysses;
   for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
     if (where == Saved::nvme && !nvme) continue;
+    if (p.expert > 1 && where != Saved::recompute) continue;
     Strategy s = base;
     s.mlp_inner.where = where;
-    if (where != Saved::keep) of(KnobGroup::mlp).push_back(s);
+    if (s != base) of(KnobGroup::mlp).push_back(s);
     for (const int64_t tile : kTiles) {
       if (tile >= slice_rows) continue;
       s.mlp_tile = tile;
@@ -380,6 +381,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.kv = shape.kv;
   s.between_uses = shape.between_uses;
   s.backward_order = shape.order;
+  if (p.expert > 1) s.mlp_inner = {Saved::recompute};
   if (shape.slices != 1) {
     const int64_t blocks = share / s.block_tokens, slices = shape.slices;
     s.parallel.pipeline.slices = slices == 0 ? blocks : slices;

@@ -94,7 +94,8 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
                                   bool min_memory = false);
 
 /// The frame of a shape and a length: a candidate with the first value of every group, which keeps
-/// everything on the device. None if the length is too short for the shape, or padding too large.
+/// everything on the device (but inner activations of experts on several ranks). None if the length
+/// is too short for the shape, or padding too large.
 std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
                                   const SpaceOptions& options);
 

@@ -58,6 +58,7 @@ constexpr KnobAccess at = {
     words_of<FieldType<member>>(), policy_of(member)};
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostPercent = 1'000'000;
 constexpr auto kHost = static_cast<int64_t>(Tier::host);
 constexpr auto kSavedNvme = static_cast<int64_t>(Saved::nvme);
 
@@ -90,6 +91,39 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .list_part = [](const Strategy& s) { return int64_t{s.parallel.tensor > 1}; },
      .changes_sizes = true,
      .turn = Turn::trade},
+    {.key = "parallel.expert",
+     .at = at<&ParallelLayout::expert>,
+     .least = 1,
+     .most = kMostRanks,
+     .unit = "ranks",
+     .optional = true,
+     .changes_list = true,
+     .list_part =
+         [](const Strategy& s) {
+           const ParallelLayout& p = s.parallel;
+           return int64_t{(p.expert > 1) + (p.expert > 1 && p.replicas() > p.expert)};
+         },
+     .changes_sizes = true,
+     .only_if_set = true,
+     .turn = Turn::groups,
+     .matters = [](const Strategy& s, int64_t) { return s.parallel.expert > 1; }},
+    {.key = "parallel.expert_capacity",
+     .at = at<&ParallelLayout::expert_capacity>,
+     .most = kMostPercent,
+     .unit = "% of the mean",
+     .optional = true,
+     .changes_sizes = true,
+     .only_if_set = true,
+     .turn = Turn::fixed},
+    {.key = "parallel.expert_imbalance",
+     .at = at<&ParallelLayout::expert_imbalance>,
+     .least = 100,
+     .most = kMostPercent,
+     .unit = "% of the mean",
+     .optional = true,
+     .changes_sizes = true,
+     .only_if_set = true,
+     .turn = Turn::fixed},
     {.key = "parallel.ring",
      .at = at<&ParallelLayout::ring>,
      .least = 1,

@@ -36,6 +36,7 @@ enum class Turn : uint8_t {
   block,   ///< to a chunk, to the whole, or by a prime factor
   groups,  ///< by a prime factor, or doubled
   tile,    ///< halved or doubled, up to all rows
+  fixed,   ///< not turned, as it is what the user states
 };
 
 /// How a field of Strategy or ParallelLayout is read and written.
@@ -65,6 +66,7 @@ struct KnobRow {
   /// Whether it affects bytes or durations of ops that are not tiled, or the numbers of chunks and
   /// blocks. These knobs form the cache key of durations.
   bool changes_sizes = false;
+  bool only_if_set = false;  // plan files have it only if it differs from the default
 
   Turn turn = Turn::words;
   /// Whether turning it has an effect; null: always.

@@ -47,9 +47,19 @@ RankGroup ulysses_group(const ParallelLayout& p, const Place& place) {
   return {first_of_mesh(p, place) + place.rank - place.ulysses, 1, p.ulysses, place.ulysses};
 }
 
-RankGroup replica_group(const ParallelLayout& p, const Place& place) {
-  if (p.tensor == 1) return mesh_group(p, place);
-  return {first_of_mesh(p, place) + place.tensor, p.tensor, p.data, place.data};
+RankGroup replica_group(const ParallelLayout& p, const Place& place, ParameterUnit::Kind kind) {
+  const RankGroup all = p.tensor == 1 ? mesh_group(p, place)
+                                      : RankGroup{first_of_mesh(p, place) + place.tensor, p.tensor,
+                                                  p.data, place.data};
+  if (kind != ParameterUnit::Kind::experts || p.expert == 1) return all;
+  return {all.first + all.index % p.expert * all.stride, all.stride * p.expert, all.size / p.expert,
+          all.index / p.expert};
+}
+
+RankGroup expert_group(const ParallelLayout& p, const Place& place) {
+  const RankGroup all = replica_group(p, place);
+  const int64_t index = all.index % p.expert;
+  return {all.first + (all.index - index) * all.stride, all.stride, p.expert, index};
 }
 
 std::vector<int> ranks_of(const RankGroup& group) {
@@ -83,6 +93,7 @@ std::string degrees_of(const ParallelLayout& p) {
                                      std::pair{p.ring, "ring"}, std::pair{p.ulysses, "ulysses"}}) {
     if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
   }
+  if (p.expert > 1) text += fmt::format(", expert {}", p.expert);
   if (p.shards() > 1) text += fmt::format(", ZeRO {}", p.zero);
   if (!p.overlap && p.ranks() > 1) text += ", exchanges not overlapped";
   return text;

@@ -12,8 +12,10 @@
 //   around attention.
 //
 // ZeRO shards states over the ranks that hold the same parameters: all of the mesh or, with a
-// tensor degree, the ranks of equal tensor index. A ParallelLayout is a plain value, part of a
-// Strategy.
+// tensor degree, the ranks of equal tensor index. An expert degree divides these ranks into groups
+// of neighbours, each of which has all experts once: a rank has count/expert of every layer's
+// experts, and shares them with the ranks of equal index in the other groups. A ParallelLayout is a
+// plain value, part of a Strategy.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +41,13 @@ struct ParallelLayout {
   bool overlap = true;
   /// > 1 requires ring = ulysses = 1.
   int64_t tensor = 1;
+  /// Ranks over which the experts of a layer are distributed; divides replicas().
+  int64_t expert = 1;
+  /// With several: the rows of a tile that a rank has memory for, in percent of their mean over
+  /// ranks. A step in which a rank gets more fails. 0: memory is for the worst case.
+  int64_t expert_capacity = 0;
+  /// The rows of the rank with most, likewise, that time is planned for.
+  int64_t expert_imbalance = 100;
 
   Pipeline pipeline = {};
 
@@ -46,10 +55,13 @@ struct ParallelLayout {
   int64_t ranks() const { return pipeline.stages * stage_ranks(); }
   int64_t stage_ranks() const { return data * tensor * ring * ulysses; }
   int64_t sequence_ranks() const { return ring * ulysses; }
-  /// Ranks that hold the same parameters.
-  int64_t replicas() const { return data * ring * ulysses; }
-  /// The number of shards of a state.
-  int64_t shards() const { return zero > 0 ? replicas() : 1; }
+  using UnitKind = ParameterUnit::Kind;
+  /// Ranks that hold the same parameters of a unit.
+  int64_t replicas(UnitKind kind = UnitKind::layer) const {
+    return data * ring * ulysses / (kind == UnitKind::experts ? expert : 1);
+  }
+  /// The number of shards of a unit's state.
+  int64_t shards(UnitKind kind = UnitKind::layer) const { return zero > 0 ? replicas(kind) : 1; }
   bool operator==(const ParallelLayout&) const = default;
 };
 
@@ -76,9 +88,12 @@ RankGroup ends_group(const ParallelLayout& parallel, const Place& place);
 RankGroup tensor_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ring_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ulysses_group(const ParallelLayout& parallel, const Place& place);
-/// The ranks that hold the same parameters; ZeRO's shard i belongs to member i. REQUIRES: as
-/// validate().
-RankGroup replica_group(const ParallelLayout& parallel, const Place& place);
+/// The ranks that hold the same parameters of a unit; ZeRO's shard i belongs to member i. REQUIRES:
+/// as validate().
+RankGroup replica_group(const ParallelLayout& parallel, const Place& place,
+                        ParameterUnit::Kind kind = ParameterUnit::Kind::layer);
+/// The ranks that have all experts together, in their order.
+RankGroup expert_group(const ParallelLayout& parallel, const Place& place);
 std::vector<int> ranks_of(const RankGroup& group);
 
 /// The index in the whole sequence of chunk `local` of ring position `ring`. Chunks are distributed

@@ -187,6 +187,8 @@ Strategy make_preset(std::string_view name, const ModelSpec& model, int64_t sequ
   s.block_tokens = sequence / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : sequence;
   preset.apply(s, model, sequence, chunk_tokens);
+  // Experts on several ranks do not keep these.
+  if (parallel.expert > 1) s.mlp_inner = {Saved::recompute};
   return s;
 }
 

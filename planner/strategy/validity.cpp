@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "models/tensor_slices.h"
+#include "models/training.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/knobs.h"
 
@@ -81,6 +83,8 @@ bool splits_backward(const Question& q) {
 bool fits_tensor(const ModelSpec& model, int64_t degree) {
   return degree == 1 || divides_widths(model, degree);
 }
+
+int64_t experts_of(const ModelSpec& model) { return model.experts ? model.experts->count : 0; }
 
 bool has_windows(const ModelSpec& model) {
   return model.window > 0 || !model.documents.empty() ||
@@ -215,6 +219,53 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{fmt::format("a tensor group does not cut the adapters of {}", q.model.name),
                     "set tensor to 1"};
+     }},
+    {Rule::combination, "parallel.expert",
+     [](const Question& q) {
+       return q.mesh().expert == 1 || (!is_frozen(q.model) && !q.model.adapters);
+     },
+     [](const Question&) {
+       return Words{"experts on several ranks are all trained, without adapters",
+                    "set expert to 1"};
+     }},
+    // Layers without experts, as some kinds of a model's are, take any degree.
+    {Rule::divisibility, "parallel.expert",
+     [](const Question& q) {
+       const int64_t degree = q.mesh().expert;
+       return degree == 1 ||
+              (q.mesh().replicas() % degree == 0 && experts_of(q.model) % degree == 0);
+     },
+     [](const Question& q) {
+       const int64_t ranks = q.mesh().replicas(), count = experts_of(q.model);
+       const auto fits = [&](int64_t d) { return ranks % d == 0 && count % d == 0; };
+       return Words{
+           fmt::format("{} does not divide the {} experts of {} and the {} that hold the "
+                       "same parameters",
+                       q.mesh().expert, count, q.model.name, counted(ranks, "rank", "ranks")),
+           "try one of " + list_of(ranks, fits)};
+     }},
+    {Rule::combination, "parallel.expert",
+     [](const Question& q) { return q.mesh().expert == 1 || !q.model.norms_outputs(); },
+     [](const Question& q) {
+       return Words{fmt::format("the norms of outputs of {} do not follow experts on several ranks",
+                                q.model.name),
+                    "set expert to 1"};
+     }},
+    {Rule::combination, "saved.mlp_inner",
+     [](const Question& q) {
+       return q.mesh().expert == 1 || q.s.mlp_inner == SavedPolicy{Saved::recompute};
+     },
+     [](const Question&) {
+       return Words{"experts on several ranks compute their inner activations again, in all layers",
+                    "set mlp_inner to recompute, or parallel.expert to 1"};
+     }},
+    {Rule::range, "parallel.expert_capacity",
+     [](const Question& q) {
+       return q.mesh().expert_capacity == 0 || q.mesh().expert_capacity >= 100;
+     },
+     [](const Question& q) {
+       return Words{.what = "expected 0, for the worst case, or 100 or more percent of the mean",
+                    .got = std::to_string(q.mesh().expert_capacity)};
      }},
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },

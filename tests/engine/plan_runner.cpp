@@ -65,9 +65,9 @@ std::vector<std::vector<float>> case_weights(const StepCase& step) {
     }
     for (const ParameterTensor& tensor : unit.tensors) {
       // Without groups, ties go to the first.
-      const bool routes = tensor.name.ends_with(".gate.weight") ||
-                          tensor.name.ends_with(".router.weight") ||
-                          tensor.name.ends_with("e_score_correction_bias");
+      const bool routes =
+          tensor.name.ends_with(".gate.weight") || tensor.name.ends_with(".router.weight") ||
+          tensor.name.ends_with(".router.bias") || tensor.name.ends_with("e_score_correction_bias");
       if (!step.equal_scores || !routes) continue;
       std::fill_n(values.begin() + tensor.offset, tensor.elements, 0.0F);
     }

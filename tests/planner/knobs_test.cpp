@@ -8,6 +8,7 @@
 #include "models/catalog.h"
 #include "planner/cost/cost_model.h"
 #include "planner/plan/plan.h"
+#include "planner/program/expert_tiles.h"
 #include "planner/program/program.h"
 #include "planner/strategy/presets.h"
 #include "planner/strategy/validity.h"
@@ -23,6 +24,7 @@ ModelSpec three_layers() {
   m.heads = 16;
   m.kv_heads = 8;
   m.ffn = 192;
+  m.experts = Experts{.count = 8, .active = 2, .ffn = 64, .shared_ffn = 64};
   return m;
 }
 
@@ -34,13 +36,15 @@ std::vector<Strategy> some_strategies() {
                                               {.data = 2, .ulysses = 2, .zero = 3},
                                               {.ulysses = 4, .zero = 2},
                                               {.ring = 2, .ulysses = 2},
+                                              {.data = 2, .ulysses = 2, .zero = 1, .expert = 2},
+                                              {.ulysses = 4, .expert = 4},
                                               {.data = 2, .zero = 1, .tensor = 2},
                                               {.tensor = 4}};
   for (const ParallelLayout& mesh : meshes) {
     for (const char* preset : {"baseline", "mst", "upipe"}) {
       all.push_back(make_preset(preset, three_layers(), kTokens, 0, mesh));
     }
-    all.push_back(all.front());
+    all.push_back(make_preset("baseline", three_layers(), kTokens, 0, mesh));
     all.back().optimizer = Tier::host;
     if (mesh.ring == 1 && mesh.tensor == 1) {
       all.push_back(make_preset("fpdt", three_layers(), kTokens, 256, mesh));
@@ -57,7 +61,7 @@ std::vector<int64_t> values_of(const KnobRow& row, const Strategy& s) {
   const int64_t own = row.at.get(s);
   std::set<int64_t> values;
   if (row.at.kind == KnobKind::number) {
-    values = {own / 2, own - 1, own + 1, 2 * own, 3 * own, 64};
+    values = {own / 2, own - 1, own + 1, 2 * own, 3 * own, 64, 150};
   } else {
     for (int64_t value = row.least; value <= row.most; ++value) values.insert(value);
   }
@@ -103,8 +107,9 @@ TEST_CASE("every field has a row") {
                                 window, order, deterministic, early_update, layer_input, qkv,
                                 attention_out, mlp_input, mlp_inner, projection, mlp, loss,
                                 parameters, gradients, optimizer, moments, parallel] = s;
-  [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, pipeline] = parallel;
-  CHECK(knob_rows().size() == 22 + 6);
+  [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, expert, capacity,
+                                imbalance, pipeline] = parallel;
+  CHECK(knob_rows().size() == 22 + 9);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;
@@ -165,8 +170,15 @@ TEST_CASE("strategies of one key have one list of ops") {
         Strategy other = own;
         row.at.set(other, value);
         if (!is_valid(other, three_layers(), kTokens)) continue;
-        // Lengths, and the groups that share keys and values, have keys of their own.
+        // Lengths, tiles of rows for experts of several ranks, and the groups that share keys and
+        // values, have keys of their own.
         const Lengths a = lengths_of(own, kTokens), b = lengths_of(other, kTokens);
+        const ExpertTiles tiles = expert_tiles(own, a), others = expert_tiles(other, b);
+        if (own.parallel.expert > 1 && other.parallel.expert > 1 &&
+            (tiles.count != others.count ||
+             (tiles.last < tiles.tokens) != (others.last < others.tokens))) {
+          continue;
+        }
         if (a.chunk != b.chunk || a.block != b.block || a.local_sequence != b.local_sequence ||
             kv_groups(three_layers(), a) != kv_groups(three_layers(), b)) {
           continue;

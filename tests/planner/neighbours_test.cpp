@@ -39,6 +39,7 @@ int differences(const Strategy& a, const Strategy& b, int64_t sequence) {
   int count = std::tie(p.data, p.tensor, p.ring, p.ulysses) !=
               std::tie(q.data, q.tensor, q.ring, q.ulysses);
   count += p.zero != q.zero;
+  count += p.expert != q.expert;
   count += p.overlap != q.overlap;
   count += a.chunk_tokens != b.chunk_tokens && !(p != q && largest(a) && largest(b));
   count += per_block(a) != per_block(b) && !(whole(a) && whole(b));

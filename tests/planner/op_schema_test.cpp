@@ -71,6 +71,24 @@ StepRequest shared_request(uint64_t seed) {
   return request;
 }
 
+// A small step of one of several ranks that have a layer's experts together.
+StepRequest spread_request(uint64_t seed) {
+  StepRequest request = seed % 3 == 0 ? shared_request(seed) : random_request(seed);
+  ModelSpec& m = request.model;
+  m.activation = Activation::swiglu;
+  m.norm_placement = NormPlacement::input;
+  m.mlp_bias = false;
+  m.experts = Experts{.count = 8, .active = 3, .ffn = 16};
+  if (seed % 2 == 0) m.experts->shared_ffn = 16;
+  Strategy& s = request.strategy;
+  s.parallel.data = 2 + static_cast<int64_t>(seed % 2) * 2;
+  s.parallel.expert = 2;
+  s.parallel.zero = s.parameters == Tier::device ? static_cast<int64_t>(seed / 2 % 4) : 3;
+  s.parallel.overlap = seed % 5 != 0;
+  s.mlp_inner = {Saved::recompute};
+  return request;
+}
+
 // A rank of a pipeline of four whose ranks share attention.
 Program sharing_program(uint64_t seed, int64_t rank) {
   StepRequest request;
@@ -126,6 +144,8 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(stage_of_runs(small, seed % 3, "1f1b"));
     look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));
+    look(build_program(spread_request(seed)));
+    look(stage_program(spread_request(seed), seed % 3, seed % 2 == 0 ? "1f1b" : "zb-h1"));
     look(stage_program(small, seed % 3, "1f1b"));
     look(stage_program(large, seed % 3, "1f1b"));
     look(stage_program(small, seed % 3, "zb-h1"));
@@ -318,9 +338,9 @@ TEST_CASE("operands are found by name where they stand") {
 }
 
 TEST_CASE("kinds of ops and of tensors are what their names say") {
-  const std::set<std::string_view> exchanges = {"all_to_all",     "ring_shift", "all_gather",
-                                                "reduce_scatter", "all_reduce", "sum_replicated",
-                                                "send",           "sent",       "receive"};
+  const std::set<std::string_view> exchanges = {
+      "all_to_all", "ring_shift", "all_gather", "reduce_scatter", "all_reduce", "sum_replicated",
+      "send",       "sent",       "receive",    "dispatch",       "collect"};
   const auto begins = [](std::string_view name, std::string_view with) {
     return name.substr(0, with.size()) == with;
   };
@@ -331,9 +351,11 @@ TEST_CASE("kinds of ops and of tensors are what their names say") {
     CHECK(is_exchange(kind) == (exchanges.count(name) == 1));
     CHECK(is_copy(kind) == (begins(name, "copy_") || begins(name, "io_")));
     CHECK(is_attention(kind) == begins(name, "attention_"));
-    CHECK(is_product(kind) ==
-          (begins(name, "qkv_") || begins(name, "out_") || begins(name, "mlp_") || name == "loss" ||
-           name == "vocabulary_forward" || name == "vocabulary_backward"));
+    CHECK(is_product(kind) == (begins(name, "qkv_") || begins(name, "out_") ||
+                               begins(name, "mlp_") || name == "loss" || begins(name, "experts_") ||
+                               begins(name, "shared_") || name == "route" ||
+                               name == "combine_backward" || name == "vocabulary_forward" ||
+                               name == "vocabulary_backward"));
   }
   for (int t = 0; t < kTensorCount; ++t) {
     const auto tensor = static_cast<Tensor>(t);

@@ -114,6 +114,46 @@ TEST_CASE("ranks that hold the same slice are a group, and those that hold a lay
   CHECK(replica_group(rest, place_of(rest, 5)).index == 5);
 }
 
+TEST_CASE("ranks that have a layer's experts together are neighbours of those with other tokens") {
+  const auto experts = ParameterUnit::Kind::experts;
+  const ParallelLayout rest{.data = 2, .ring = 2, .ulysses = 2, .zero = 1, .expert = 4};
+  const Place place = place_of(rest, 5);
+  CHECK(ranks_of(expert_group(rest, place)) == std::vector<int>{4, 5, 6, 7});
+  CHECK(expert_group(rest, place).index == 1);
+  CHECK(ranks_of(replica_group(rest, place, experts)) == std::vector<int>{1, 5});
+  CHECK(replica_group(rest, place, experts).index == 1);
+  CHECK(rest.replicas() == 8);
+  CHECK(rest.replicas(experts) == 2);
+  CHECK(rest.shards(experts) == 2);
+  const ParallelLayout cut{.data = 4, .tensor = 2, .expert = 2};
+  const Place second = place_of(cut, 5);  // data 2, tensor 1
+  CHECK(ranks_of(expert_group(cut, second)) == std::vector<int>{5, 7});
+  CHECK(ranks_of(replica_group(cut, second, experts)) == std::vector<int>{1, 5});
+  CHECK(describe(cut) == "8 ranks: data 4 x tensor 2, expert 2");
+}
+
+TEST_CASE("experts on several ranks that cannot be are refused and say what could") {
+  ModelSpec model = load_model("tiny-llama");
+  const auto refuses = [&](const ParallelLayout& parallel, Saved inner, const std::string& word) {
+    Strategy s = chunked(960, 960);
+    s.parallel = parallel;
+    s.mlp_inner = {inner};
+    CHECK_THROWS_WITH(validate(s, model, 960, "plan"), Catch::Contains(word));
+  };
+  model.experts = Experts{.count = 6, .active = 2, .ffn = 32};
+  refuses({.data = 4, .expert = 4}, Saved::recompute, "try one of 1, 2");
+  refuses({.data = 2, .expert = 3}, Saved::recompute, "try one of 1, 2");
+  refuses({.data = 2, .expert = 2}, Saved::keep, "saved.mlp_inner: ");
+  refuses({.data = 2, .expert = 2, .expert_capacity = 99}, Saved::recompute, "100 or more");
+  refuses({.data = 2, .expert = 2, .expert_imbalance = 99}, Saved::recompute, "expert_imbalance");
+  Strategy s = chunked(960, 960);
+  s.parallel = {.data = 2, .expert = 2, .expert_capacity = 130};
+  s.mlp_inner = {Saved::recompute};
+  CHECK_NOTHROW(validate(s, model, 960, "plan"));
+  model.norm_placement = NormPlacement::both;
+  refuses({.data = 2, .expert = 2}, Saved::recompute, "norms of outputs");
+}
+
 TEST_CASE("groups of heads are whole shares of a rank's heads, over the whole sequence") {
   const ModelSpec model = load_model("llama-3.1-8b");  // 32 heads, 8 K,V heads
   const auto grouped = [&](int64_t groups, ParallelLayout parallel = {}) {

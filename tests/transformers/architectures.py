@@ -84,12 +84,12 @@ TRAINED = {
     "mixtral": ("mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
     "qwen3_moe": (
         "qwen3_moe",
-        dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24, head_dim=16),
+        dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, head_dim=16),
     ),
     "qwen3_moe mixed": (
         "qwen3_moe",
         dict(
-            num_experts=6,
+            num_experts=8,
             num_experts_per_tok=2,
             moe_intermediate_size=24,
             head_dim=16,
@@ -97,7 +97,7 @@ TRAINED = {
             mlp_only_layers=[0],
         ),
     ),
-    "olmoe": ("olmoe", dict(pad_token_id=None, num_experts=6, num_experts_per_tok=2)),
+    "olmoe": ("olmoe", dict(pad_token_id=None, num_experts=4, num_experts_per_tok=2)),
     "glm4_moe": (
         "glm4_moe",
         dict(

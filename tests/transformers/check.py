@@ -45,6 +45,14 @@ PLANS = {
     "Ulysses-data": (4, 2, "--strategy fpdt --ulysses 2 --data 2 --chunk 12 --zero 1"),
     "tensor-data": (4, 4, "--strategy megatron-sp --tensor 2 --data 2 --microbatches 2"),
 }
+# The same with experts on several ranks.
+OF_EXPERTS = {
+    "experts": (2, 1, "--strategy fpdt --ulysses 2 --expert 2 --chunk 12 --zero 3"),
+    "ring-experts": (2, 1, "--strategy auto --ring 2 --expert 2 --chunk 12 --zero 0"),
+    "experts-4": (4, 4, "--strategy mst --data 4 --expert 4 --zero 1"),
+    "tensor-experts": (4, 2, "--strategy megatron-sp --tensor 2 --data 2 --expert 2 --zero 2"),
+}
+ALL_PLANS = {**PLANS, **OF_EXPERTS}
 
 
 class Refused(Exception):
@@ -66,7 +74,7 @@ def longspan(*words):
 
 
 def make_plan(folder, file, plan, *more):
-    ranks, _, words = PLANS[plan]
+    ranks, _, words = ALL_PLANS[plan]
     hardware = "cpu-example" if ranks == 1 else f"{ranks}xcpu-example"
     size = ["--model", str(folder), "--hw", hardware, "--seq", str(truth.SEQUENCE), *more]
     try:
@@ -83,7 +91,7 @@ def train(plan_file, folder, plan, *more):
     """The losses and gradient norms of a run."""
     record, tokens = plan_file.with_suffix(".json"), plan_file.with_suffix(".bin")
     truth.TOKENS.astype("uint16").tofile(tokens)
-    ranks = PLANS[plan][0]
+    ranks = ALL_PLANS[plan][0]
     longspan(
         *("run", str(plan_file), "--weights", str(folder), "--data", str(tokens), *more),
         *("--steps", str(truth.STEPS), "--warmup", str(truth.WARMUP), "--lr", str(truth.RATE)),
@@ -156,7 +164,8 @@ def check_plans(report, config, work):
     folder = work / "model"
     truth.write_folder(folder, config)
     trainings = {}
-    for plan, (_, windows, _) in PLANS.items():
+    has_experts = any("num_experts_per_tok" in key for key in config)
+    for plan, (_, windows, _) in (ALL_PLANS if has_experts else PLANS).items():
         if windows not in trainings:
             trainings[windows] = truth.train(folder, windows)
         training, file = trainings[windows], work / "plan.yaml"
@@ -271,7 +280,7 @@ def main():
         )
 
     verdicts = ["agree", "refused", "WRONG"]
-    print_table("Plans: the largest relative difference of a loss", PLANS, trained, plan_cell)
+    print_table("Plans: the largest relative difference of a loss", ALL_PLANS, trained, plan_cell)
     print_table(
         "Changes of a folder (of those, with an effect)", verdicts, trained, key_cell("changed")
     )

@@ -214,38 +214,25 @@ void sum_rows(const Queue& queue, const T* rows, const float* weights, int64_t n
 }
 
 template <class T>
-void add_expert_biases(const Queue& queue, const T* biases, int64_t slots, int64_t width,
-                       const Routes& routes, T* x) {
-  const Routes at = routes;
-  const bool packs = in_packs({width}, {biases, x});
-  for_each_pack(queue, packs, slots, width, [=] LONGSPAN_BODY(auto lanes, int64_t row, int64_t j) {
-    float value[lanes.value], bias[lanes.value];
-    load(x + row * width + j, value);
-    load(biases + at.expert_of[at.slot_of[row]] * width + j, bias);
-    for (int k = 0; k < lanes.value; ++k) value[k] += bias[k];
-    store(value, x + row * width + j);
-  });
-}
-
-template <class T>
 void add_weighted_sums(const Queue& queue, const T* rows, int64_t first, int64_t count,
-                       int64_t width, const Routes& routes, float* sums) {
-  const Routes at = routes;
+                       int64_t width, const RowWeights& row_weights, float* sums) {
+  const RowWeights at = row_weights;
   add_column_sums(
       queue, count, width, queue.scratch, kScratchBytes,
       [=] LONGSPAN_BODY(int64_t i, int64_t j) {
-        return at.weights[at.slot_of[first + i]] * to_float(rows[(first + i) * width + j]);
+        const int64_t row = first + i, slot = at.slot_of != nullptr ? at.slot_of[row] : row;
+        return at.weights[slot] * to_float(rows[row * width + j]);
       },
       sums);
 }
 
 template <class T>
-void weigh_rows(const Queue& queue, int64_t slots, int64_t ffn, const T* biases, const T* g,
-                int64_t d, const Routes& routes, T* act, T* d_act) {
-  const Routes at = routes;
-  const bool packs = in_packs({ffn}, {act, d_act}), bias_packs = in_packs({d}, {biases, g});
-  for_each_warp(queue, slots, [=] LONGSPAN_BODY(const Warp& warp, int64_t row) {
-    const int32_t slot = at.slot_of[row];
+void weigh_rows(const Queue& queue, int64_t first, int64_t count, int64_t ffn, const T* bias,
+                const T* g, int64_t d, const RowWeights& row_weights, T* act, T* d_act) {
+  const RowWeights at = row_weights;
+  const bool packs = in_packs({ffn}, {act, d_act}), bias_packs = in_packs({d}, {bias, g});
+  for_each_warp(queue, count, [=] LONGSPAN_BODY(const Warp& warp, int64_t i) {
+    const int64_t row = first + i, slot = at.slot_of != nullptr ? at.slot_of[row] : row;
     const float weight = at.weights[slot];
     float sum = 0;
     each_pack(warp, packs, ffn, [&](auto lanes, int64_t j) {
@@ -260,10 +247,10 @@ void weigh_rows(const Queue& queue, int64_t slots, int64_t ffn, const T* biases,
       store(a, act + row * ffn + j);
       store(b, d_act + row * ffn + j);
     });
-    if (biases != nullptr) {
+    if (bias != nullptr) {
       each_pack(warp, bias_packs, d, [&](auto lanes, int64_t j) {
         float a[lanes.value], b[lanes.value];
-        load(biases + at.expert_of[slot] * d + j, a);
+        load(bias + j, a);
         load(g + row * d + j, b);
         for (int k = 0; k < lanes.value; ++k) sum += a[k] * b[k];
       });
@@ -271,6 +258,23 @@ void weigh_rows(const Queue& queue, int64_t slots, int64_t ffn, const T* biases,
     sum = warp.sum(sum);
     if (warp.rank() == 0) at.d_weights[slot] = sum;
   });
+}
+
+void widen_rows(const Queue& queue, const int32_t* first, int64_t count, int64_t* numbers) {
+  for_each(queue, count, [=] LONGSPAN_BODY(int64_t i) { numbers[i] = first[i]; });
+}
+
+void weights_of_rows(const Queue& queue, int64_t slots, const Routes& routes, float* weights) {
+  const Routes at = routes;
+  for_each(queue, slots,
+           [=] LONGSPAN_BODY(int64_t row) { weights[row] = at.weights[at.slot_of[row]]; });
+}
+
+void gradients_of_slots(const Queue& queue, int64_t slots, const float* d_weights,
+                        const Routes& routes) {
+  const Routes at = routes;
+  for_each(queue, slots,
+           [=] LONGSPAN_BODY(int64_t row) { at.d_weights[at.slot_of[row]] = d_weights[row]; });
 }
 
 template <class T>
@@ -349,11 +353,10 @@ void gate_input(const Queue& queue, const T* gate, int64_t n, int64_t d, const R
   template void take_rows(const Queue&, const T*, int64_t, int64_t, int64_t, const Routes&, T*); \
   template void sum_rows(const Queue&, const T*, const float*, int64_t, int64_t, int64_t,        \
                          const Routes&, const T*, T*);                                           \
-  template void add_expert_biases(const Queue&, const T*, int64_t, int64_t, const Routes&, T*);  \
   template void add_weighted_sums(const Queue&, const T*, int64_t, int64_t, int64_t,             \
-                                  const Routes&, float*);                                        \
-  template void weigh_rows(const Queue&, int64_t, int64_t, const T*, const T*, int64_t,          \
-                           const Routes&, T*, T*);                                               \
+                                  const RowWeights&, float*);                                    \
+  template void weigh_rows(const Queue&, int64_t, int64_t, int64_t, const T*, const T*, int64_t, \
+                           const RowWeights&, T*, T*);                                           \
   template void gate_rows(const Queue&, const T*, const T*, int64_t, int64_t, const Routes&);    \
   template void scale_by_gates(const Queue&, int64_t, int64_t, const Routes&, T*, T*);           \
   template void gate_gradient(const Queue&, const T*, int64_t, int64_t, const Routes&, float*);  \

@@ -28,6 +28,14 @@ struct Routes {
   float *gates, *d_gates;
 };
 
+/// The weights of rows, and their gradients, which may take their place. A row's are those of its
+/// slot or, if slot_of is null, at its own number.
+struct RowWeights {
+  const float* weights;
+  float* d_weights;
+  const int32_t* slot_of;
+};
+
 /// Chooses by the logits in scores[n,E], which become softmax or sigmoid. Biases may be null.
 template <class T>
 void choose_experts(const Queue&, const RouterShape&, const T* bias, const T* selection_bias,
@@ -48,20 +56,22 @@ void take_rows(const Queue&, const T* x, int64_t n, int64_t active, int64_t d, c
 template <class T>
 void sum_rows(const Queue&, const T* rows, const float* weights, int64_t n, int64_t active,
               int64_t d, const Routes&, const T* from, T* out);
-/// x[R,width] += biases[E,width] of each row's expert.
-template <class T>
-void add_expert_biases(const Queue&, const T* biases, int64_t slots, int64_t width, const Routes&,
-                       T* x);
 /// sums[width] += the sum of rows[count,width], multiplied by the weights of rows from `first` on.
 template <class T>
 void add_weighted_sums(const Queue&, const T* rows, int64_t first, int64_t count, int64_t width,
-                       const Routes&, float* sums);
+                       const RowWeights&, float* sums);
 
-/// d_weights of slots from act[R,F] and d_act[R,F], and from biases[E,d] of outputs, unless null,
-/// with g[R,d]. Then multiplies act and d_act by the weights.
+/// d_weights of `count` rows from `first` on: from act[R,F] and d_act[R,F], and from the bias[d] of
+/// outputs, unless null, with g[R,d]. Then multiplies act and d_act by the weights.
 template <class T>
-void weigh_rows(const Queue&, int64_t slots, int64_t ffn, const T* biases, const T* g, int64_t d,
-                const Routes&, T* act, T* d_act);
+void weigh_rows(const Queue&, int64_t first, int64_t count, int64_t ffn, const T* bias, const T* g,
+                int64_t d, const RowWeights&, T* act, T* d_act);
+
+/// numbers[count] = first[count], as 64-bit numbers.
+void widen_rows(const Queue&, const int32_t* first, int64_t count, int64_t* numbers);
+/// Weights of rows from those of slots, and gradients of slots from those of rows.
+void weights_of_rows(const Queue&, int64_t slots, const Routes&, float* weights);
+void gradients_of_slots(const Queue&, int64_t slots, const float* d_weights, const Routes&);
 
 /// gates[n] = the sigmoid of h[n,d] times `gate`[d].
 template <class T>

@@ -49,9 +49,12 @@ void StepLowering::backward_layer(int layer) {
   if (layer > stage_->first && passes_back(layer - 1)) {
     for_units_of(layer - 1, [&](int unit) { prefetch_parameters(unit); });
   }
+  // A backward for inputs has none of experts, unless these are on several ranks.
+  const auto has_gradients = [&](int unit) {
+    return !defers_weights_ || unit == unit_of_layer(layer) || spreads_experts(layer);
+  };
   for_units_of(layer, [&](int unit) {
-    // A backward for inputs has none of experts.
-    if (!defers_weights_ || unit == unit_of_layer(layer)) gradients(unit);
+    if (has_gradients(unit)) gradients(unit);
   });
   if (defers_weights_) for_weights_[layer].resize(blocks_, chunks_);
   if (!attends(layer)) {
@@ -69,8 +72,9 @@ void StepLowering::backward_layer(int layer) {
   for_units_of(layer, [&](int unit) { release_parameters(unit); });
   if (defers_weights_) {
     // So far they have those of norms and the router, which other microbatches may add to.
-    const int unit = unit_of_layer(layer);
-    store(device_gradients_[unit], host_gradients_[unit], unit);
+    for_units_of(layer, [&](int unit) {
+      if (has_gradients(unit)) store(device_gradients_[unit], host_gradients_[unit], unit);
+    });
   } else {
     for_units_of(layer, [&](int unit) { finish_gradients(unit); });
   }
@@ -232,6 +236,11 @@ BackwardBlock StepLowering::open_backward(int layer, int block, KeyValues& kv,
 }
 
 BufferId StepLowering::mlp_backward(int layer, int block, BufferId y, BufferId dx) {
+  if (spreads_experts(layer)) {
+    const BufferId sum = mlp_gradient_over_ranks(layer, block, y, dx);
+    if (sum != dx) builder_.release(dx);
+    return sum;
+  }
   if (defers_weights_) return mlp_backward_input(layer, block, y, dx);
   Parked& saved_inner = saved_[layer].inner[block];
   const bool inner_saved = !saved_inner.empty();

@@ -4,9 +4,9 @@
 // ops in plain order through a ProgramBuilder. All knobs of the strategy take effect here.
 // forward.cpp, backward.cpp and states.cpp hold the three parts of a step, split_backward.cpp a
 // backward in two actions, offload.cpp copies to the host and back as actions; exchange.cpp,
-// ring.cpp, tensor.cpp and vocabulary.cpp distribute it over ranks, and shared_attention.cpp over
-// stages; token_shares.cpp selects the tokens of layers that work on a share of them; groups.cpp
-// and ring.cpp are alternative orders of attention.
+// ring.cpp, tensor.cpp, experts.cpp and vocabulary.cpp distribute it over ranks, and
+// shared_attention.cpp over stages; token_shares.cpp selects the tokens of layers that work on a
+// share of them; groups.cpp and ring.cpp are alternative orders of attention.
 #pragma once
 
 #include <array>
@@ -120,6 +120,15 @@ struct ForwardBlock {
 struct AttentionOutput {
   BufferId o = -1, lse = -1, sum = -1;
   bool has_sinks = false;  // its first op includes the heads' sinks
+};
+
+/// A tile of a block whose rows go to experts of other ranks: its number, of those of all blocks,
+/// and its tensors.
+struct ExpertTile {
+  int index = 0;
+  bool is_short = false;  // has fewer tokens than the others
+  BufferId routing = -1, rows = -1, weights = -1;
+  BufferId arrivals = -1, received = -1, received_gradients = -1, received_weights = -1;
 };
 
 /// Attention that a rank computes for another: the inputs that have arrived, and the slices that
@@ -469,6 +478,23 @@ class StepLowering {
   BufferId output_gradient_of(int layer, int block, BufferId dx, bool of_mlp, MakePart&& part);
   void bias_gradient(int layer, int block, BufferId dx, bool of_mlp);
 
+  // --- experts.cpp: the MLP of a layer whose experts are on several ranks
+  bool spreads_experts(int layer) const { return parallel_.expert > 1 && has_experts(layer); }
+  bool has_shared_experts(int layer) const {
+    return program_.model_of(program_.kind_of_layer(layer)).experts->shared_ffn > 0;
+  }
+  /// As mlp(), and as mlp_backward().
+  void mlp_over_ranks(int layer, int block, BufferId y, BufferId next);
+  BufferId mlp_gradient_over_ranks(int layer, int block, BufferId y, BufferId dx);
+  /// Calls open(), compute() and close() for every tile of a block, one tile ahead and one behind
+  /// if exchanges overlap.
+  template <class Open, class Compute, class Close>
+  void in_tiles(int layer, int block, const Open& open, const Compute& compute, const Close& close);
+  static OpShape shape_of_tile(OpKind kind, const ExpertTile& tile);
+  /// Routes the tile's rows of h and, if given, of the output's gradient, and sends them.
+  void send_to_experts(int layer, ExpertTile& tile, BufferId h, BufferId dx);
+  void collect_from_experts(int layer, const ExpertTile& tile);
+
   // --- states.cpp
   void create_states();
   BufferId parameters(int unit);  // working copy on the device, loaded if needed
@@ -499,10 +525,10 @@ class StepLowering {
   void optimizer();
   /// AdamW; without a norm it clips by that of the step before.
   void update(int unit, BufferId norm = -1);
-  bool sharded() const { return parallel_.shards() > 1; }
-  bool gathers_parameters() const { return sharded() && parallel_.zero == 3; }
+  bool sharded(int unit) const { return parallel_.shards(kind_of_unit(unit)) > 1; }
+  bool gathers_parameters(int unit) const { return sharded(unit) && parallel_.zero == 3; }
   bool parameters_stay(int unit) const {
-    return s_.parameters == Tier::device && !gathers_parameters() && !is_quantized(unit);
+    return s_.parameters == Tier::device && !gathers_parameters(unit) && !is_quantized(unit);
   }
   /// Whether the unit is stored in 4 bits, and restored before each use.
   bool is_quantized(int unit) const {

@@ -2,7 +2,8 @@
 //
 // The first action keeps what the second needs: the input of each product and the gradient of its
 // output. For that, norms are ops of their own, and the residual's gradient goes to a new buffer at
-// every sum. The gradients of norms are small and come with the first action.
+// every sum. The gradients of norms are small and come with the first action, and so do all of an
+// MLP whose experts are on several ranks, whose rows would have to be exchanged again.
 #include "planner/program/lowering/lowering.h"
 
 namespace longspan {
@@ -99,7 +100,7 @@ void StepLowering::backward_weight() {
 
 void StepLowering::layer_backward_weight(int layer) {
   // The router's parameters route the rows again.
-  if (has_experts(layer)) parameters(unit_of_layer(layer));
+  if (has_experts(layer) && !spreads_experts(layer)) parameters(unit_of_layer(layer));
   for (int block = blocks_ - 1; block >= 0; --block) block_backward_weight(layer, block);
   release_parameters(unit_of_layer(layer));
   for_units_of(layer, [&](int unit) { finish_gradients(unit); });
@@ -122,28 +123,30 @@ void StepLowering::block_backward_weight(int layer, int block) {
     drop_fetched(parked, rows.own);
   };
 
-  const Rows next = take(kept.next[block], Tensor::dx, Tensor::dx_all);
-  const Rows h_mlp = take(kept.h_mlp[block], Tensor::h_own, Tensor::h);
-  const BufferId inner = builder_.fetch(kept.inner[block]), act = builder_.fetch(kept.act[block]);
-  OpShape op = shape(OpKind::mlp_backward_weight);
-  op.partial = tensor;
-  if (tensor) bias_gradient(layer, block, next.own, true);
-  const bool routes = has_experts(layer);
-  const BufferId workspace = routes ? device(Tensor::ws_mlp_backward_weight, layer, block) : -1;
-  builder_.compute(op, layer, block,
-                   {in(h_mlp.all), in(next.all), in(inner), in(act), inout(grads),
-                    routes ? in(parameters(unit_of_layer(layer))) : Operand{},
-                    expert_gradients(layer), out(workspace)});
-  if (routes) builder_.release(workspace);
-  leave(kept.next[block], next);
-  leave(kept.h_mlp[block], h_mlp);
-  drop_fetched(kept.inner[block], inner);
-  drop_fetched(kept.act[block], act);
+  if (!spreads_experts(layer)) {
+    const Rows next = take(kept.next[block], Tensor::dx, Tensor::dx_all);
+    const Rows h_mlp = take(kept.h_mlp[block], Tensor::h_own, Tensor::h);
+    const BufferId inner = builder_.fetch(kept.inner[block]), act = builder_.fetch(kept.act[block]);
+    OpShape op = shape(OpKind::mlp_backward_weight);
+    op.partial = tensor;
+    if (tensor) bias_gradient(layer, block, next.own, true);
+    const bool routes = has_experts(layer);
+    const BufferId workspace = routes ? device(Tensor::ws_mlp_backward_weight, layer, block) : -1;
+    builder_.compute(op, layer, block,
+                     {in(h_mlp.all), in(next.all), in(inner), in(act), inout(grads),
+                      routes ? in(parameters(unit_of_layer(layer))) : Operand{},
+                      expert_gradients(layer), out(workspace)});
+    if (routes) builder_.release(workspace);
+    leave(kept.next[block], next);
+    leave(kept.h_mlp[block], h_mlp);
+    drop_fetched(kept.inner[block], inner);
+    drop_fetched(kept.act[block], act);
+  }
   if (!attends(layer)) return;
 
   const Rows dy = take(kept.dy[block], Tensor::dx, Tensor::dx_all);
   const BufferId o = builder_.fetch(kept.o[block]);
-  op = shape(OpKind::out_backward_weight);
+  OpShape op = shape(OpKind::out_backward_weight);
   op.partial = tensor;
   if (tensor) bias_gradient(layer, block, dy.own, false);
   builder_.compute(op, layer, block, {in(dy.all), in(o), inout(grads)});

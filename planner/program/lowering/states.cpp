@@ -151,11 +151,11 @@ void StepLowering::create_states() {
   program_.adam_m.assign(n, -1);
   program_.adam_v.assign(n, -1);
   const Tier update_tier = s_.optimizer == Tier::device ? Tier::device : Tier::host;
-  const Tensor home =
-      gathers_parameters() ? Tensor::params_embedding_shard : Tensor::params_embedding;
   for (int unit = 0; unit < n; ++unit) {
     trained_units_.push_back(is_trained(unit));
     if (!has_unit(unit)) continue;
+    const Tensor home =
+        gathers_parameters(unit) ? Tensor::params_embedding_shard : Tensor::params_embedding;
     parameter_homes_[unit] =
         persistent(is_quantized(unit) ? Tensor::nf4_embedding : home, unit, s_.parameters);
     if (parameters_stay(unit)) working_[unit] = parameter_homes_[unit];
@@ -169,8 +169,9 @@ void StepLowering::create_states() {
     } else if (update_tier == s_.parameters) {
       masters_[unit] = parameter_homes_[unit];
     } else {
-      masters_[unit] = persistent(
-          sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, unit, update_tier);
+      masters_[unit] =
+          persistent(sharded(unit) ? Tensor::params_embedding_shard : Tensor::params_embedding,
+                     unit, update_tier);
     }
     program_.adam_m[unit] = persistent(Tensor::adam_m_embedding, unit, s_.optimizer);
     program_.adam_v[unit] = persistent(Tensor::adam_v_embedding, unit, s_.optimizer);
@@ -215,7 +216,7 @@ void StepLowering::prefetch_parameters(int unit) {
   if (working_[unit] >= 0 || is_quantized(unit)) return;
   const int layer = layer_of_unit(unit);
   working_[unit] = device(of_unit(Tensor::params_embedding, unit), layer, unit);
-  if (!gathers_parameters()) {
+  if (!gathers_parameters(unit)) {
     builder_.copy(parameter_homes_[unit], working_[unit], true);
     return;
   }
@@ -297,7 +298,7 @@ void StepLowering::reduce_to_shard(int unit) {
 
 void StepLowering::store_gradients(int unit) {
   if (!trains(unit)) return;
-  if (parallel_.zero >= 2 && sharded()) {
+  if (parallel_.zero >= 2 && sharded(unit)) {
     reduce_to_shard(unit);
     store(device_shards_[unit], host_shards_[unit], unit);
   } else {
@@ -307,11 +308,11 @@ void StepLowering::store_gradients(int unit) {
 
 void StepLowering::finish_gradients(int unit) {
   if (!trains(unit)) return;
-  const bool reduces = sharded() && (parallel_.zero >= 2 || last_microbatch_);
+  const bool reduces = sharded(unit) && (parallel_.zero >= 2 || last_microbatch_);
   if (reduces) reduce_to_shard(unit);
   if (last_microbatch_) {
-    if (!sharded()) sum_replicated(unit);
-    if (!sharded() && parallel_.replicas() > 1) {
+    if (!sharded(unit)) sum_replicated(unit);
+    if (!sharded(unit) && parallel_.replicas(kind_of_unit(unit)) > 1) {
       const BufferId workspace = device(Tensor::ws_reduce, layer_of_unit(unit), unit);
       builder_.communicate(shape(OpKind::all_reduce, of_unit(Tensor::grads_embedding, unit)),
                            layer_of_unit(unit), unit, {inout(gradients(unit)), out(workspace)});
@@ -328,8 +329,8 @@ void StepLowering::finish_gradients(int unit) {
 }
 
 void StepLowering::add_squares(int unit) {
-  const Tensor first = sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
-  const BufferId sum = sharded() ? device_shards_[unit] : gradients(unit);
+  const Tensor first = sharded(unit) ? Tensor::grads_embedding_shard : Tensor::grads_embedding;
+  const BufferId sum = sharded(unit) ? device_shards_[unit] : gradients(unit);
   builder_.compute(shape(OpKind::sum_of_squares, of_unit(first, unit)), layer_of_unit(unit), unit,
                    {in(sum), inout(program_.grad_norm)});
 }
@@ -338,9 +339,9 @@ void StepLowering::add_squares(int unit) {
 // rank run in order.
 void StepLowering::sum_over_ends(int unit) {
   const Tensor tensor =
-      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
-  BufferId& sum = sharded() ? device_shards_[unit] : device_gradients_[unit];
-  BufferId& on_host = sharded() ? host_shards_[unit] : host_gradients_[unit];
+      of_unit(sharded(unit) ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
+  BufferId& sum = sharded(unit) ? device_shards_[unit] : device_gradients_[unit];
+  BufferId& on_host = sharded(unit) ? host_shards_[unit] : host_gradients_[unit];
   if (sum < 0) {
     sum = device(tensor, layer_of_unit(unit), unit);
     builder_.copy(on_host, sum, true);
@@ -367,9 +368,10 @@ void StepLowering::optimizer() {
   const bool on_device = s_.optimizer == Tier::device;
   if (is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
   sum_over_ranks(Tensor::loss, parallel_.ranks() > 1);
-  // Each rank has the squares of its own shard or part; otherwise all of a mesh have the norm
-  // already.
-  sum_over_ranks(Tensor::grad_norm, sharded() || is_tensor_parallel());
+  // Each rank has the squares of its own shard, part or experts; otherwise all of a mesh have the
+  // norm already.
+  sum_over_ranks(Tensor::grad_norm,
+                 parallel_.shards() > 1 || is_tensor_parallel() || parallel_.expert > 1);
   if (s_.early_update) return;
   BufferId norm = program_.grad_norm;
   if (!on_device) {
@@ -389,11 +391,12 @@ void StepLowering::update(int unit, BufferId norm) {
   const bool half = program_.dtype != DType::float32;
   const int layer = layer_of_unit(unit);
   const Tensor gradient_tensor =
-      of_unit(sharded() ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
+      of_unit(sharded(unit) ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
   const Tensor parameter_tensor =
-      of_unit(sharded() ? Tensor::params_embedding_shard : Tensor::params_embedding, unit);
-  const BufferId accumulated = sharded() ? device_shards_[unit] : device_gradients_[unit];
-  BufferId grads = on_device ? accumulated : sharded() ? host_shards_[unit] : host_gradients_[unit];
+      of_unit(sharded(unit) ? Tensor::params_embedding_shard : Tensor::params_embedding, unit);
+  const BufferId accumulated = sharded(unit) ? device_shards_[unit] : device_gradients_[unit];
+  const BufferId on_host = sharded(unit) ? host_shards_[unit] : host_gradients_[unit];
+  BufferId grads = on_device ? accumulated : on_host;
   if (grads < 0) {
     grads = builder_.create(gradient_tensor, Tier::host, layer, unit);
     builder_.copy(accumulated, grads, false);
@@ -430,7 +433,7 @@ void StepLowering::update(int unit, BufferId norm) {
     if (half) builder_.release_after_window(narrowed);
   }
   // Every rank has updated its shard of parameters that all hold whole.
-  if (sharded() && !gathers_parameters()) {
+  if (sharded(unit) && !gathers_parameters(unit)) {
     builder_.communicate(shape(OpKind::all_gather, parameter_tensor), layer, unit,
                          {in(home), inout(home)});
   }

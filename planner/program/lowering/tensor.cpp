@@ -151,6 +151,7 @@ void StepLowering::project_out_gradient(int layer, int block, BufferId dx, Buffe
 }
 
 void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId inner) {
+  if (spreads_experts(layer)) return mlp_over_ranks(layer, block, y, next);
   const BufferId weights = parameters(unit_of_layer(layer));
   const bool saves = inner >= 0;
   OpShape op = shape(OpKind::mlp_forward);

@@ -339,6 +339,43 @@ TEST_CASE("tiles repeat the products at the tile's rows, a part of a tile as tha
   CHECK(up->repeats == Approx(256.0 / 96));
 }
 
+TEST_CASE("experts on several ranks do the FLOPs of those on one, in tiles") {
+  ModelSpec model = llama();
+  model.experts = Experts{.count = 8, .active = 2, .ffn = 24, .shared_ffn = 40};
+  const auto flops = [](const Program& program) {
+    double sum = 0;
+    for (const Op& op : program.ops) sum += flops_of(program, program.shapes[op.shape]);
+    return sum;
+  };
+  Strategy s = make_preset("checkpoint", model, 256, 0, {.data = 4});
+  const double expected = flops(program_of(model, s, 256));
+  s.parallel.expert = 4;
+  for (const int64_t tile : {0, 100}) {
+    s.mlp_tile = tile;
+    CHECK(flops(program_of(model, s, 256)) == Approx(expected).epsilon(1e-12));
+  }
+  // 200 rows of a tile of 100 tokens, a quarter of them to each rank; of the last, 112.
+  const Program even = program_of(model, s, 256);
+  std::vector<Primitive> work;
+  OpShape dispatch = shape_of(OpKind::dispatch);
+  work_of(even, dispatch, work);
+  REQUIRE(work.size() == 1);
+  CHECK(work[0].shape == std::array<double, 3>{50 * 4.0 * 64, 1, 4});
+  dispatch.last_tile = dispatch.with_gradients = true;
+  work_of(even, dispatch, work);
+  CHECK(work[0].shape == std::array<double, 3>{28 * (2 * 4.0 * 64 + 4), 1, 4});
+  // The rank with most rows has half as many again as the mean, if that is stated.
+  s.parallel.expert_imbalance = 150;
+  const Program uneven = program_of(model, s, 256);
+  for (const OpKind kind : {OpKind::experts_forward, OpKind::experts_backward}) {
+    CHECK(flops_of(uneven, shape_of(kind)) == Approx(1.5 * flops_of(even, shape_of(kind))));
+  }
+  work_of(uneven, shape_of(OpKind::dispatch), work);
+  CHECK(work[0].shape[0] == 75 * 4.0 * 64);
+  CHECK(flops_of(uneven, shape_of(OpKind::shared_forward)) ==
+        flops_of(even, shape_of(OpKind::shared_forward)));
+}
+
 TEST_CASE("what is saved or already normed is not computed again") {
   const ModelSpec model = llama();
   const Program program = program_of(model, make_preset("baseline", model, 128), 128);

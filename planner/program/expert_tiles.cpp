@@ -1,0 +1,52 @@
+#include "planner/program/expert_tiles.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "planner/program/workspace.h"
+
+namespace longspan {
+
+ExpertTiles expert_tiles(const Strategy& s, const Lengths& lengths) {
+  const int64_t rows = lengths.dense_block();
+  const int64_t tile = s.mlp_tile > 0 ? std::min(s.mlp_tile, rows) : rows;
+  const int64_t count = ceil_div(rows, tile);
+  return {count, tile, rows - (count - 1) * tile};
+}
+
+int64_t most_received_rows(const Experts& e, const Strategy& s, const Lengths& lengths) {
+  constexpr std::string_view what = "rows of experts";
+  const int64_t tokens = expert_tiles(s, lengths).tokens;
+  const int64_t on_one_rank = std::min(e.active, e.count / lengths.expert);
+  const int64_t worst = checked_mul(checked_mul(tokens, lengths.expert, what), on_one_rank, what);
+  const int64_t percent = s.parallel.expert_capacity;
+  if (percent == 0) return worst;
+  return std::min(worst,
+                  ceil_div(checked_mul(checked_mul(tokens, e.active, what), percent, what), 100));
+}
+
+int64_t first_rows_bytes(const Experts& e) { return round_up((e.count + 1) * 8, 64); }
+
+ExpertTileBytes bytes_of_expert_tile(const ModelSpec& m, const Lengths& lengths, const Strategy& s,
+                                     DType dtype) {
+  const Experts& e = *m.experts;
+  const int64_t act = size_of(dtype), tokens = expert_tiles(s, lengths).tokens;
+  const int64_t rows = most_received_rows(e, s, lengths), parts = m.gated() ? 2 : 1;
+  const auto bytes = [&](int64_t count, int64_t width) {
+    return checked_mul(count, width, "rows of experts");
+  };
+  ExpertTileBytes tile;
+  tile.routing = first_rows_bytes(e) + bytes(tokens, routing_width(e) * 4);
+  tile.routed = bytes(tokens, e.active * m.hidden * act);
+  tile.routed_weights = bytes(tokens, e.active * 4);
+  tile.received = bytes(rows, m.hidden * act);
+  tile.received_weights = bytes(rows, 4);
+  tile.arrivals = bytes(lengths.expert, first_rows_bytes(e));
+  tile.experts_forward = bytes(rows, (parts + 1) * e.ffn * act);
+  tile.experts_backward = bytes(rows, (parts + 2) * e.ffn * act);
+  tile.shared_forward = bytes(tokens, (parts + 1) * e.shared_ffn * act);
+  tile.shared_backward = bytes(tokens, (parts + 2) * e.shared_ffn * act);
+  return tile;
+}
+
+}  // namespace longspan
