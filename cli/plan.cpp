@@ -350,6 +350,7 @@ int run(const PlanFlags& flags, bool json) {
           {"global-batch", flags.question.global_batch > 0},
           {"chunk", !flags.question.chunk.empty()},
           {"early-update", flags.question.early_update},
+          {"forward-only", flags.question.forward_only},
           {"max-gpus", flags.max_gpus > 0},
           {"min-gpus-for", !flags.min_gpus_for.empty()}}) {
       if (given) {

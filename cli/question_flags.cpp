@@ -32,6 +32,7 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
       "step before");
+  add_forward_flag(verb, forward_only);
 }
 
 void QuestionFlags::load(QuestionOptions& options) const {
@@ -57,6 +58,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
   }
   options.deterministic = deterministic;
   options.early_update = early_update;
+  options.forward_only = forward_only;
   options.extend_positions = extend_positions;
 }
 

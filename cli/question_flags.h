@@ -16,6 +16,7 @@ struct QuestionFlags {
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
   bool early_update = false;
+  bool forward_only = false;
   bool extend_positions = false;
 
   /// `chunk`: the help text of --chunk.

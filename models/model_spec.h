@@ -293,8 +293,9 @@ int64_t active_parameter_count(const ModelSpec& model);
 struct ModelFlops {
   double dense_forward = 0;      // projections, MLP or active experts, and logits
   double attention_forward = 0;  // QK^T and PV
+  double forward() const { return dense_forward + attention_forward; }
   /// Forward plus backward (twice the forward), without recomputation.
-  double step() const { return 3 * (dense_forward + attention_forward); }
+  double step() const { return 3 * forward(); }
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at

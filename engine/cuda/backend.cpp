@@ -71,6 +71,11 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
       fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
       return;
     }
+    case OpKind::report: {
+      const BoundOp<OpKind::report> b(p, op, pointers);
+      report_log_probs(p, op, b.whole<float>("log_probs"), context);
+      return;
+    }
     case OpKind::copy_h2d:
     case OpKind::copy_d2h: {
       const CopyRange range = copy_range(p, op);

@@ -75,6 +75,8 @@ class Blocks {
   void mlp_backward_weight(const T* h, const T* dy, const T* inner, const T* act, int64_t n,
                            float* unit_gradient, bool partial, const T* unit, int64_t tile,
                            float* experts_gradient, T* workspace);
+  void loss_forward(const T* head, const T* output, const T* x, const int32_t* labels, int64_t n,
+                    int64_t tile, double scale, double* loss, float* log_probs, T* workspace);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);

@@ -121,4 +121,14 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
   }
 }
 
+void report_log_probs(const Program& p, const Op& op, const float* values,
+                      const StepContext& context) {
+  if (!context.take_log_probs) return;
+  const int64_t part = p.lengths.own_run();
+  const int64_t runs = p.lengths.blocks() * p.lengths.own_block() / part;
+  for (int64_t run = 0; run < runs; ++run) {
+    context.take_log_probs(op.microbatch, first_token_of_run(p, run), part, values + run * part);
+  }
+}
+
 }  // namespace longspan

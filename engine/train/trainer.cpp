@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -80,6 +82,66 @@ std::vector<RankFigures> exchange_figures(Communicator* comm, const RankFigures&
   return all;
 }
 
+void check_trains(const Plan& plan, const char* what) {
+  if (!plan.strategy.forward_only) return;
+  throw bad_input("{}: the plan is of a forward alone, which has no optimizer states", what);
+}
+
+// The log-probabilities that a rank computes in a step of forwards.
+class LogProbs {
+ public:
+  struct Run {
+    int64_t sequence, first, count;  // the sequence's place in the step
+  };
+
+  LogProbs(const Plan& plan, bool keep)
+      : tokens_(plan.sequence),
+        losses_(plan.microbatches * plan.strategy.parallel.data),
+        keep_(keep) {}
+
+  void take(const Run& run, const float* values) {
+    double& loss = losses_[run.sequence];
+    for (int64_t i = 0; i < run.count; ++i) loss -= static_cast<double>(values[i]);
+    if (!keep_) return;
+    kept_.append(reinterpret_cast<const char*>(&run), sizeof run);
+    kept_.append(reinterpret_cast<const char*>(values), run.count * sizeof(float));
+  }
+  /// The mean loss of each sequence, on all ranks.
+  std::vector<double> losses(Communicator* comm) const {
+    std::vector<double> all = losses_;
+    for (double& loss : all) {
+      if (comm != nullptr) loss = all_reduce_sum(*comm, whole_world(*comm), loss);
+      loss /= static_cast<double>(tokens_);
+    }
+    return all;
+  }
+  /// Those of all tokens, on rank 0.
+  std::vector<float> values(Communicator* comm) const {
+    if (!keep_) return {};
+    std::vector<std::string> parts = {kept_};
+    if (comm != nullptr) parts = gather(*comm, whole_world(*comm), kept_, 0);
+    if (comm != nullptr && comm->rank() != 0) return {};
+    std::vector<float> all(losses_.size() * tokens_);
+    for (const std::string& part : parts) {
+      for (size_t at = 0; at < part.size();) {
+        Run run;
+        std::memcpy(&run, part.data() + at, sizeof run);
+        at += sizeof run;
+        const size_t bytes = run.count * sizeof(float);
+        std::memcpy(all.data() + run.sequence * tokens_ + run.first, part.data() + at, bytes);
+        at += bytes;
+      }
+    }
+    return all;
+  }
+
+ private:
+  int64_t tokens_;
+  std::vector<double> losses_;  // sums
+  bool keep_;
+  std::string kept_;
+};
+
 }  // namespace
 
 struct Trainer::State {
@@ -89,6 +151,7 @@ struct Trainer::State {
         config(config),
         data(std::move(source)),
         comm(options.comm),
+        keep_log_probs(options.keep_log_probs),
         sent_bytes(sum_of_sent_bytes(program)),
         machine(plan.hardware, program, options.compute_threads, options.comm, options.preparing),
         executor(std::move(program), machine.backend(), executor_options(plan, options)) {}
@@ -97,6 +160,7 @@ struct Trainer::State {
   TrainingConfig config;
   std::shared_ptr<const TokenSource> data;
   Communicator* comm;  // null if there is one rank
+  bool keep_log_probs;
   int64_t sent_bytes;  // predicted, per step
   MachineBackend machine;
   Executor executor;
@@ -118,11 +182,13 @@ void Trainer::load_weights(const std::filesystem::path& path) {
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path) const {
+  check_trains(state_->plan, "a checkpoint");
   longspan::save_checkpoint(state_->executor, state_->plan.model, state_->progress, state_->comm,
                             path);
 }
 
 void Trainer::resume(const std::filesystem::path& path) {
+  check_trains(state_->plan, "a checkpoint");
   state_->progress = load_checkpoint(state_->executor, state_->plan.model, path);
 }
 
@@ -148,6 +214,11 @@ StepReport Trainer::step() {
         (s.progress.steps_done * plan.microbatches + microbatch) * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
+  LogProbs log_probs(plan, s.keep_log_probs);
+  context.take_log_probs = [&](int64_t microbatch, int64_t first, int64_t count,
+                               const float* values) {
+    log_probs.take({microbatch * replicas + replica, first, count}, values);
+  };
   const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);
   const int64_t sent = s.machine.backend().sent_bytes() - sent_before;
@@ -156,8 +227,13 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = step;
   s.executor.read(s.executor.program().loss, &report.loss);
-  s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
-  report.gradient_norm = std::sqrt(report.gradient_norm);
+  if (plan.strategy.forward_only) {
+    report.sequence_losses = log_probs.losses(s.comm);
+    report.log_probs = log_probs.values(s.comm);
+  } else {
+    s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
+    report.gradient_norm = std::sqrt(report.gradient_norm);
+  }
   // Other updates check the norm themselves, before they change a parameter.
   if (plan.strategy.early_update && !std::isfinite(report.gradient_norm)) {
     throw failed("step {}: the gradient norm is not finite", step);

@@ -347,6 +347,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
 
   switch (shape.kind) {
     case OpKind::batch:
+    case OpKind::report:
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
                 static_cast<double>(p.lengths.local_sequence));
       break;
@@ -593,6 +594,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
       add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
+      if (p.strategy.forward_only) break;
       add.gemm(Kernel::gemm_nn, t, d, m.vocab);
       add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       add.elementwise(Kernel::norm_backward, t, d);

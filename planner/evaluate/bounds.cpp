@@ -115,7 +115,8 @@ Table& Bounds::State::table_of(const Strategy& s) {
   Strategy tiled = s;
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
   t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype,
-                                  request.compute_capability));
+                                  request.compute_capability),
+                     s);
   t.program.bytes =
       tensor_bytes(request.model, t.program.lengths, s, request.dtype, request.compute_capability);
   return t;
@@ -535,6 +536,10 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
         2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + 2 * again;
     busy.in_forward(Stream::d2h, steps * 2 * first * one.d2h[static_cast<int>(k)]);
     busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
+    if (in_file && s.forward_only) {
+      busy.in_forward(Stream::io, steps * 2 * first * one.write[static_cast<int>(k)]);
+      busy.in_forward(Stream::io, steps * 2 * below * one.read[static_cast<int>(k)]);
+    }
     out(k, late);
     back(k, loads);
     write(k, 2 * first + late);
@@ -716,6 +721,15 @@ StreamLoad Bounds::State::busy(const Strategy& strategy, Table& t) {
   count_saved(traits, t, busy);
   count_pairs(traits, t, busy);
   count_exchanges(traits, t, busy);
+  if (strategy.forward_only) {
+    // All ops but the loss are counted as of the forward.
+    const double seconds = static_cast<double>(request.microbatches) * busy.loss;
+    busy.total = busy.forward;
+    busy[Stream::compute] += seconds;
+    busy.once = busy.update = busy.repeated = {};
+    busy.waited = busy.waited_forward;
+    busy.embed_backward = 0;
+  }
   return busy;
 }
 

@@ -27,9 +27,101 @@ void add(const TierBytes& more, TierBytes& sum) {
 
 }  // namespace
 
+namespace {
+
+// The moments of a forward alone: parameters; the first block's loss; the MLP and attention in the
+// last, the middle and the first layer. With slices they are those of the last one, when keys and
+// values of all others are there in the layers that it has not passed yet.
+void add_forward_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
+                       const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
+  using enum Tensor;
+  const StrategyTraits f(request, s, lengths);
+  const Units unit{bytes};
+  const ModelSpec& model = request.model;
+  const int host = 1, kv_tier = static_cast<int>(s.kv);
+  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, model.experts ? f.layers : 0};
+  TierBytes persistent{};
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    persistent[static_cast<int>(s.parameters)] +=
+        of_kind[kind] * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+  }
+  int moment = 0;
+  const auto at = [&](const TierBytes& sum) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      demand.bytes[moment][tier] = static_cast<double>(persistent[tier] + sum[tier]);
+    }
+    ++moment;
+  };
+  at({});
+
+  // Those of a slice; the last one of equal work may have one block.
+  const bool even = f.slices == 1 || !s.parallel.pipeline.equal_work;
+  const int64_t blocks = even ? f.blocks / f.slices : 1;
+  TierBytes residual{}, end{};
+  // A block that is on the device is not on the host, too; the exchange of the next chunk is ahead.
+  const int64_t open = f.exchanges ? 2 : 1;
+  residual[f.block_between_uses ? host : 0] =
+      (f.block_between_uses ? std::max<int64_t>(0, blocks - open) : blocks) * unit(x);
+  end[f.block_between_uses ? host : 0] = blocks * unit(x);
+  for (TierBytes* sum : {&residual, &end}) {
+    if (f.block_between_uses) (*sum)[0] += unit(x);
+    (*sum)[host] += unit(tokens_all);
+  }
+  // Keys and values of earlier slices in some layers.
+  const auto earlier = [&](int64_t layers) {
+    return saved_bytes(model, s, lengths, bytes, kv_groups(model, lengths), layers, f.slices - 1);
+  };
+
+  demand.loss_bytes = loss_bytes(model, s, bytes, ws.loss);
+  end[0] += unit(tokens) + demand.loss_bytes + unit(log_probs);
+  at(end);
+
+  const bool loads = s.parameters != Tier::device || f.gathers;
+  const auto layer = [&](int64_t left) {
+    TierBytes sum = residual;
+    if (loads) sum[0] += unit(params_layer) + unit(params_experts);
+    if (f.slices > 1) add(earlier(left - 1), sum);
+
+    TierBytes mlp = sum;
+    mlp[0] += ws.mlp;
+    if (!f.parts && f.groups == 1) mlp[0] += 2 * unit(k_all);
+    at(mlp);
+    if (!model.attention) {
+      at(sum);
+      return;
+    }
+
+    // The last chunk: what streams of the others is elsewhere, except a chunk that is being copied.
+    TierBytes attention = sum;
+    attention[0] += unit(q) + unit(o) + unit(lse) + unit(ws_attention_forward);
+    if (f.exchanges) attention[0] += unit(o_heads);
+    if (!f.parts) {
+      attention[0] += 2 * unit(k_all);
+    } else if (f.streams) {
+      attention[0] += 2 * unit(k);
+      attention[kv_tier] += 2 * std::min(f.chunks - 1, f.window.farthest) * unit(k);
+    } else {
+      attention[0] += 2 * f.chunks * bytes[k];
+    }
+    if (f.ring) {
+      attention[0] += (f.blocks - 1) * (unit(o) + unit(lse)) + (f.chunks - 1) * unit(q);
+    }
+    at(attention);
+  };
+  layer(1);
+  layer(f.layers - std::min(ceil_div(f.layers, int64_t{2}), f.layers - 1));
+  layer(f.layers);
+}
+
+}  // namespace
+
 void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
                const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
   using enum Tensor;
+  if (s.forward_only) {
+    add_forward_bytes(request, s, lengths, bytes, ws, demand);
+    return;
+  }
   const StrategyTraits f(request, s, lengths);
   const Units unit{bytes};
   const int64_t kv_units = kv_groups(request.model, lengths);
@@ -197,7 +289,11 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   layer(0, f.layers - 1);
 }
 
-TileBytes tile_bytes(const TensorBytes& bytes) {
+TileBytes tile_bytes(const TensorBytes& bytes, const Strategy& s) {
+  if (s.forward_only) {
+    return {bytes[Tensor::ws_qkv_forward], bytes[Tensor::ws_mlp_forward],
+            bytes[Tensor::ws_mlp_forward], bytes[Tensor::ws_loss]};
+  }
   return {bytes[Tensor::ws_qkv_backward], bytes[Tensor::ws_mlp_backward_saved],
           bytes[Tensor::ws_mlp_backward], bytes[Tensor::ws_loss]};
 }
@@ -207,7 +303,7 @@ std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
   const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
                                          request.compute_capability);
   Demand demand;
-  add_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes), demand);
+  add_bytes(request, request.strategy, lengths, bytes, tile_bytes(bytes, request.strategy), demand);
   return demand.peak_bytes();
 }
 

@@ -21,7 +21,7 @@ struct StrategyTraits {
         blocks(n.blocks()),
         groups(n.head_groups),
         slices(s.parallel.pipeline.slices),
-        again(s.layer_input.where == Saved::recompute),
+        again(passes_again(s)),
         sharded(s.parallel.shards() > 1),
         gathers(sharded && s.parallel.zero == 3),
         ring(s.parallel.ring > 1),
@@ -63,7 +63,7 @@ struct TileBytes {
   int64_t projection, mlp_saved, mlp, loss;
 };
 
-TileBytes tile_bytes(const TensorBytes& bytes);
+TileBytes tile_bytes(const TensorBytes& bytes, const Strategy& strategy);
 
 /// Fills in the bytes of `demand` from the sizes of all tensors and workspaces.
 void add_bytes(const StepRequest& request, const Strategy& strategy, const Lengths& lengths,

@@ -38,6 +38,7 @@ TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_
   };
   add(sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding,
       s.parameters);
+  if (s.forward_only) return sum;
   if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
   add(Tensor::adam_m_embedding, s.optimizer);
   add(Tensor::adam_v_embedding, s.optimizer);

@@ -257,6 +257,7 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
     const int64_t more = std::max<int64_t>(0, s.prefetch_depth + 1 - chunks);
     ahead_ = more * 2 * (bytes[Tensor::k] + bytes[Tensor::dk]);
   }
+  if (s.forward_only) return;
   // Gradients of keys and values are there from the first queries on whose backward needs them.
   const int64_t chunks = lengths.chunks();
   const KeyWindow window = key_window(slice.model, lengths.chunk);

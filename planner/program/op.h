@@ -29,6 +29,7 @@ enum class OpKind : uint8_t {
   out_forward,
   mlp_forward,
   residual_forward,
+  report,
   loss,
   final_norm_forward,
   vocabulary_forward,

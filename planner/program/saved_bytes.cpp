@@ -21,7 +21,7 @@ template <class Add>
 void for_each_saved(const Strategy& s, const Lengths& lengths, int64_t slices, const Add& add) {
   const int64_t all = s.parallel.pipeline.slices;
   // A slice that passes again has more than keys and values only before its backward.
-  const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
+  const int64_t whole = passes_again(s) ? 1 : slices;
   const int64_t blocks = lengths.blocks() / all * whole;
   const int64_t chunks = lengths.chunks() / all * whole;
   add(input_policy(s), Tensor::x, blocks);
@@ -46,8 +46,7 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   };
   for_each_saved(s, lengths, slices, add);
   const int64_t all = s.parallel.pipeline.slices;
-  const int64_t chunks =
-      lengths.chunks() / all * (s.layer_input.where == Saved::recompute ? 1 : slices);
+  const int64_t chunks = lengths.chunks() / all * (passes_again(s) ? 1 : slices);
   if (all > 1) {
     // Resident ones are a buffer for each slice.
     const int64_t chunks_of_slice = lengths.chunks() / all;
@@ -118,7 +117,8 @@ int64_t loss_bytes(const ModelSpec& model, const Strategy& s, const TensorBytes&
     const int64_t own = round_up(bytes[head], kArenaAlignment);
     return model.tied_embeddings ? own + round_up(bytes[embedding], kArenaAlignment) : own;
   };
-  int64_t sum = workspace + of_output(Tensor::grads_embedding, Tensor::grads_head);
+  int64_t sum = workspace;
+  if (!s.forward_only) sum += of_output(Tensor::grads_embedding, Tensor::grads_head);
   if (s.parameters != Tier::device || gathers) {
     sum += of_output(Tensor::params_embedding, Tensor::params_head);
   }

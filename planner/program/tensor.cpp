@@ -37,7 +37,9 @@ constexpr bool has_own_rows(Tensor tensor) {
 constexpr bool has_scattered_rows(Tensor tensor) {
   switch (tensor) {
     case Tensor::tokens_all:
+    case Tensor::log_probs_all:
     case Tensor::tokens:
+    case Tensor::log_probs:
     case Tensor::x:
     case Tensor::y:
     case Tensor::dx:
@@ -99,11 +101,13 @@ std::string_view name_of(Tensor tensor) {
                                                "grads head",
                                                "grads experts",
                                                "tokens_all",
+                                               "log_probs_all",
                                                "k_all",
                                                "v_all",
                                                "dk_all",
                                                "dv_all",
                                                "tokens",
+                                               "log_probs",
                                                "x",
                                                "y",
                                                "dx",
@@ -248,6 +252,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   };
   using enum Tensor;
   rows(2 * f32, {tokens_all, tokens});
+  rows(f32, {log_probs_all, log_probs});
   rows(kv_share * element, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
   rows(d * element, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});

@@ -64,13 +64,15 @@ enum class Tensor : uint8_t {
   grads_head_shard,
   grads_experts_shard,
   // per sequence
-  tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
+  tokens_all,     // int32 [S/b, 2, b/UT]: inputs and labels of each block
+  log_probs_all,  // float32 [S/b, b/UT] of the labels, of a forward alone
   k_all,
   v_all,  // [S, G/P]
   dk_all,
   dv_all,  // float32 [S, G/P]
   // per block
-  tokens,  // int32 [2, b/UT]
+  tokens,     // int32 [2, b/UT]
+  log_probs,  // float32 [b/UT]
   x,
   y,
   dx,  // [b/UT, d] residual, residual after attention, gradient of either

@@ -117,7 +117,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.out = tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output);
   ws.mlp_forward = bytes(mlp_rows, rows + w + f);
   ws.mlp_forward_saving = bytes(mlp_rows, rows + f);
-  ws.loss = bytes(loss_rows, 2 * d + m.vocab);
+  ws.loss = bytes(loss_rows, (s.forward_only ? d : 2 * d) + m.vocab);
   ws.vocabulary = bytes(loss_rows, m.vocab);
   // The gradients of activations overwrite these, but weights of experts need both.
   const int64_t acts = m.experts ? 2 * f : f;

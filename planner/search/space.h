@@ -34,6 +34,7 @@ struct SpaceOptions {
   int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   bool early_update = false;
+  bool forward_only = false;
   bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included
   int64_t of_shares = 1;            ///< tokens_of_shares() of the model

@@ -49,6 +49,12 @@ std::vector<Strategy> some_strategies() {
       all.back().qkv = {Saved::nvme, 0.5};
     }
   }
+  // Slices that recompute everything; their forward alone has the same other knobs.
+  Strategy again = for_forward(all.front());
+  again.forward_only = false;
+  again.parallel.pipeline.slices = 4;
+  again.chunk_tokens = again.block_tokens = kTokens / 4;
+  all.push_back(again);
   return all;
 }
 
@@ -100,11 +106,11 @@ TEST_CASE("every field has a row") {
   // A new field does not compile here: it needs a row, and a place in these lists.
   const Strategy s;
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
-                                window, order, deterministic, early_update, layer_input, qkv,
-                                attention_out, mlp_input, mlp_inner, projection, mlp, loss,
-                                parameters, gradients, optimizer, parallel] = s;
+                                window, order, deterministic, early_update, forward_only,
+                                layer_input, qkv, attention_out, mlp_input, mlp_inner, projection,
+                                mlp, loss, parameters, gradients, optimizer, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, pipeline] = parallel;
-  CHECK(knob_rows().size() == 21 + 6);
+  CHECK(knob_rows().size() == 22 + 6);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;

@@ -111,6 +111,7 @@ void for_programs(const std::function<void(const Program&)>& look) {
     if (seed <= 60) {
       look(build_program(in_windows(small, seed)));
       look(build_program(sliced_request(seed)));
+      look(build_program(forward_request(seed)));
     }
     look(stage_of_runs(small, seed % 3, "1f1b"));
     look(stage_of_runs(small, seed % 3, "zb-h1"));

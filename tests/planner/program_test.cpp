@@ -129,9 +129,11 @@ void check_edges(const Program& program, const Layout& layout) {
 }  // namespace
 
 TEST_CASE("random strategies lower to legal programs", "[property]") {
-  for (uint64_t seed = 1; seed <= 250; ++seed) {
+  for (uint64_t seed = 1; seed <= 330; ++seed) {
     INFO("seed " << seed);
-    StepRequest request = seed > 200 ? sliced_request(seed) : random_request(seed);
+    StepRequest request = seed > 250   ? forward_request(seed)
+                          : seed > 200 ? sliced_request(seed)
+                                       : random_request(seed);
     if (seed % 5 == 0 && request.strategy.layer_input.where != Saved::recompute) {
       request = in_windows(request, seed);
     }

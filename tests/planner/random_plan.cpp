@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "hwprofiles/catalog.h"
@@ -69,6 +70,14 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
 RandomPlan random_plan(uint64_t seed) { return random_plan_of(seed, false); }
 
 RandomPlan random_plan_with_experts(uint64_t seed) { return random_plan_of(seed, true); }
+
+RandomPlan forward_plan(uint64_t seed) {
+  RandomPlan plan = seed % 4 == 0   ? sliced_plan(seed)
+                    : seed % 4 == 1 ? random_plan_with_experts(seed)
+                                    : random_plan(seed);
+  plan.request.strategy = for_forward(std::move(plan.request.strategy));
+  return plan;
+}
 
 RandomPlan sliced_plan(uint64_t seed) {
   for (uint64_t turn = 0;; ++turn) {

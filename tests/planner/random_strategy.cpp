@@ -120,6 +120,12 @@ StepRequest sliced_request(uint64_t seed) {
   }
 }
 
+StepRequest forward_request(uint64_t seed) {
+  StepRequest request = seed % 3 == 0 ? sliced_request(seed) : random_request(seed);
+  request.strategy = for_forward(std::move(request.strategy));
+  return request;
+}
+
 StepRequest in_windows(StepRequest request, uint64_t seed) {
   std::mt19937_64 random(seed);
   ModelSpec& m = request.model;

@@ -50,7 +50,7 @@ void StepLowering::run() {
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   program_.actions = rank_.actions;
   for (const Action& action : rank_.actions) {
-    if (action.kind != ActionKind::recompute) continue;
+    if (action.kind != ActionKind::recompute || s_.forward_only) continue;
     passes_again_.insert({action.stage, action.microbatch, action.slice});
   }
   if (cuts_vocabulary()) {
@@ -62,6 +62,10 @@ void StepLowering::run() {
   int number = 0;
   auto sent = rank_.sent.begin();
   for (const Action& action : rank_.actions) {
+    if (s_.forward_only && of_backward(action.kind)) {
+      ++number;
+      continue;
+    }
     builder_.set_action(number);
     for (; sent != rank_.sent.end() && sent->before == static_cast<size_t>(number); ++sent) {
       await_shared(*sent);
@@ -155,6 +159,10 @@ void StepLowering::create_states() {
     if (!has_unit(unit)) continue;
     parameter_homes_[unit] = persistent(home, unit, s_.parameters);
     if (parameters_stay()) working_[unit] = parameter_homes_[unit];
+    if (s_.forward_only) {
+      masters_[unit] = parameter_homes_[unit];
+      continue;
+    }
     // In float32 the copy on the optimizer's tier is the master.
     if (program_.dtype != DType::float32) {
       masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
@@ -170,8 +178,11 @@ void StepLowering::create_states() {
   program_.parameters = masters_;
   program_.kernel_parameters = parameter_homes_;
   program_.loss = builder_.create(Tensor::loss, Tier::device, -1, 0, true);
-  program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
+  if (!s_.forward_only) {
+    program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
+  }
   for (const BufferId scalar : {program_.loss, program_.grad_norm}) {
+    if (scalar < 0) continue;
     builder_.compute(shape(OpKind::zero, program_.buffers[scalar].tensor), -1, 0, {out(scalar)});
   }
 }
@@ -331,9 +342,10 @@ void StepLowering::sum_over_ranks(Tensor scalar, bool in_mesh) {
 }
 
 void StepLowering::optimizer() {
-  const bool on_device = s_.optimizer == Tier::device;
-  if (is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
+  const bool on_device = s_.optimizer == Tier::device, trains = !s_.forward_only;
+  if (trains && is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
   sum_over_ranks(Tensor::loss, parallel_.ranks() > 1);
+  if (!trains) return;
   // Each rank has the squares of its own shard or part; otherwise all of a mesh have the norm
   // already.
   sum_over_ranks(Tensor::grad_norm, sharded() || is_tensor_parallel());
