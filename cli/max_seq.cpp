@@ -188,9 +188,12 @@ void print_text(const ModelSpec& model, const HardwareProfile& hw,
 int run(const MaxSeqFlags& flags, bool json) {
   const MaxSequenceOptions options = options_of(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = load_model(flags.model);
+  const ModelSpec model = flags.question.packed(load_model(flags.model));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
+    if (!flags.question.documents.empty()) {
+      throw bad_input("--documents: of Longspan's engine; leave it out with --on");
+    }
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",
                       flags.output.empty() ? "strategy" : "output");

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/quantities.h"
 #include "base/units.h"
+#include "cli/document_lengths.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/on_framework.h"
@@ -280,6 +281,9 @@ void print_remarks(const PlanFlags& flags, const ModelSpec& model, const Plan& p
                fmt::format("{} tokens are padded to {}, which suits the plan's chunks and ranks",
                            answer->sequence, plan.sequence));
   }
+  if (!plan.model.documents.empty()) {
+    print("documents", documents_text(plan.model.documents) + "; pairs are expected ones");
+  }
   print("positions", extended_positions_text(model, plan));
   print("model", only_planned_text(model));
   print("not run", why_not_run(plan));
@@ -336,7 +340,7 @@ void print_text(const PlanFlags& flags, const ModelSpec& model, const Sweep& fou
 int run(const PlanFlags& flags, bool json) {
   check_together(flags);
   check_output(flags.output, "-o");
-  const ModelSpec model = load_model(flags.model);
+  const ModelSpec model = flags.question.packed(load_model(flags.model));
   const HardwareProfile hw = flags.hardware.load();
   if (flags.framework.given()) {
     for (const auto& [flag, given] :
@@ -349,6 +353,7 @@ int run(const PlanFlags& flags, bool json) {
           {"microbatches", flags.question.microbatches > 0},
           {"global-batch", flags.question.global_batch > 0},
           {"chunk", !flags.question.chunk.empty()},
+          {"documents", !flags.question.documents.empty()},
           {"early-update", flags.question.early_update},
           {"forward-only", flags.question.forward_only},
           {"max-gpus", flags.max_gpus > 0},

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/quantities.h"
 #include "base/units.h"
+#include "cli/document_lengths.h"
 
 namespace longspan::cli {
 
@@ -20,6 +21,9 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
                   "Sequences of an optimizer step over all replicas, in place of --microbatches")
       .within(1, kMostSequences)
       .shown_default("");
+  verb.add_option("--documents", documents,
+                  "Sequences are packed with documents of these lengths: a file, or e.g. 4K or "
+                  "512:100,32K:1");
   verb.add_option("--margin", margin, "Share of each memory to leave free, e.g. 5%");
   verb.add_option("--max-step-time", max_step_time,
                   "Upper limit on the step time, e.g. 90s, 10min, 1h");
@@ -60,6 +64,24 @@ void QuestionFlags::load(QuestionOptions& options) const {
   options.early_update = early_update;
   options.forward_only = forward_only;
   options.extend_positions = extend_positions;
+}
+
+ModelSpec QuestionFlags::packed(ModelSpec model) const {
+  if (documents.empty()) return model;
+  model.documents = parse_documents(documents, "--documents");
+  if (model.positions == Positions::learned) {
+    throw bad_input(
+        "--documents: positions of documents begin again, and those of {} are a table of the whole "
+        "sequence; leave --documents out",
+        model.name);
+  }
+  if (!model.works_on_all_tokens()) {
+    throw bad_input(
+        "--documents: layers of {} work on a share of the tokens, of all documents alike; leave "
+        "--documents out",
+        model.name);
+  }
+  return model;
 }
 
 std::string extended_positions_text(const ModelSpec& model, const Plan& plan) {

@@ -12,6 +12,7 @@ namespace longspan::cli {
 /// Must outlive the parse and the action.
 struct QuestionFlags {
   ParallelFlags parallel;
+  std::string documents;                                            // empty: none
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
@@ -23,6 +24,8 @@ struct QuestionFlags {
   void add_to(Verb& verb, const std::string& chunk);
   /// Throws bad_input for values that are invalid, alone or together.
   void load(QuestionOptions& options) const;
+  /// The model with the documents that sequences are packed with.
+  ModelSpec packed(ModelSpec model) const;
 };
 
 /// A remark if the plan's table of learned positions is longer than the model's; else empty.

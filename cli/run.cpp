@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/processors.h"
 #include "base/units.h"
+#include "cli/document_lengths.h"
 #include "cli/documents.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -44,6 +45,8 @@ struct RunFlags {
   double min_learning_rate = -1;  // < 0: a tenth of the peak
   std::string data = "synthetic";
   std::string format = "auto";
+  std::string documents;             // lengths, in their order
+  std::optional<int64_t> separator;  // the last token of a document
   std::string weights;
   std::string checkpoint;
   int64_t checkpoint_every = 0;
@@ -127,6 +130,9 @@ void check(const RunFlags& flags) {
   if (flags.threads < 0) throw bad_input("--threads: expected >= 0, got {}", flags.threads);
   if (!flags.weights.empty() && !flags.resume.empty()) {
     throw bad_input("--weights and --resume exclude each other: a checkpoint holds the weights");
+  }
+  if (flags.separator && !flags.documents.empty()) {
+    throw bad_input("--documents and --separator both say where documents end; leave one out");
   }
   validate(flags.training);
 }
@@ -395,7 +401,9 @@ Json common_to_ranks(const RunFlags& flags, const Plan& plan) {
           {"--weights", !flags.weights.empty()},
           {"--resume", !flags.resume.empty()},
           {"--logprobs", !flags.log_probs.empty()},
-          {"--trace", !flags.trace.empty()}};
+          {"--trace", !flags.trace.empty()},
+          {"--documents", flags.documents},
+          {"--separator", flags.separator ? Json(*flags.separator) : Json()}};
 }
 
 void check_same_on_all(const RunFlags& flags, const RankContext& context, const Plan& plan) {
@@ -428,6 +436,28 @@ std::string trace_of_all(const RankContext& context, const Trainer& trainer) {
   return context.is_leader() ? trace_document(parts) : std::string();
 }
 
+// The data, in documents if it has some: those of the flags, else of the plan's lengths in a random
+// order.
+std::shared_ptr<const TokenSource> open_data(const RunFlags& flags, const Plan& plan) {
+  std::shared_ptr<const TokenSource> tokens =
+      open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
+  DocumentRule rule;
+  if (flags.separator) {
+    if (*flags.separator >= plan.model.vocab) {
+      throw bad_input("--separator: expected an id of the vocabulary, less than {}, got {}",
+                      plan.model.vocab, *flags.separator);
+    }
+    rule.separator = static_cast<int32_t>(*flags.separator);
+  }
+  if (!flags.documents.empty()) {
+    rule.lengths = listed(parse_lengths_of_documents(flags.documents, "--documents"));
+  } else if (!flags.separator) {
+    if (plan.model.documents.empty()) return tokens;
+    rule.lengths = drawn_lengths(plan.model.documents, flags.training.seed);
+  }
+  return in_documents(std::move(tokens), rule);
+}
+
 // One rank of the run.
 void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   Plan plan;
@@ -436,7 +466,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   agree(context.comm, [&] {
     plan = checked_plan(flags, context.comm.size());
     if (context.is_leader()) check_outputs(flags);
-    tokens = open_tokens(flags.data, flags.format, plan.sequence, plan.model.vocab);
+    tokens = open_data(flags, plan);
     if (!flags.weights.empty()) check_weights(plan.model, flags.weights);
   });
   check_same_on_all(flags, context, plan);
@@ -547,6 +577,10 @@ void add_run(Verb& program) {
   verb.add_option("--steps", training.steps, "Optimizer steps in all, resumed ones included");
   verb.add_option("--data", flags->data, "A token file, or synthetic");
   verb.add_option("--format", flags->format, "text, uint16, uint32 or auto (by the name)");
+  verb.add_option("--documents", flags->documents,
+                  "Lengths of the data's documents, in their order: a file, or e.g. 512:100,32K:1");
+  verb.add_option("--separator", flags->separator, "The token id that ends a document of the data")
+      .within(0, int64_t{1} << 31);
   verb.add_option("--weights", flags->weights, "Initial weights: a Hugging Face folder or file");
   verb.add_option("--checkpoint", flags->checkpoint, "Where checkpoints are written");
   verb.add_option("--checkpoint-every", flags->checkpoint_every,

@@ -38,7 +38,10 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
                        static_cast<double>(e.shared_ffn);
     mlp = hidden * (mlp_matrices * width + static_cast<double>(e.count));
   }
-  const double pairs = causal ? causal_pairs(sequence, model.window) : s * s;
+  const double pairs = !causal ? s * s
+                       : model.documents.empty()
+                           ? causal_pairs(sequence, model.window)
+                           : model.documents.pairs(sequence, sequence, 0, model.window);
 
   ModelFlops flops;
   flops.dense_forward = 2 * s * layers * (projections + mlp);

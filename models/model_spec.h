@@ -12,10 +12,13 @@
 // F ffn width, E experts, V vocabulary, S sequence.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "models/documents.h"
 
 namespace longspan {
 
@@ -147,6 +150,7 @@ struct ModelSpec {
   double rotary_share = 1;       // the share of D that RoPE rotates, the first elements of a head
   double local_rope_theta = 0;   // for LayerPositions::local
   int64_t window = 0;            // keys that a query sees, with its own; 0: all up to its own
+  Documents documents;           // that a sequence is packed with; none: it is one
   bool attention_sinks = false;  // each head has a learned score that joins its softmax (gpt-oss)
   std::optional<LatentAttention> latent;
   std::optional<Experts> experts;  // of all layers, or of the runs with experts
@@ -179,6 +183,11 @@ struct ModelSpec {
   }
   /// The width of what an MLP's first matrices give: mlp_width(), or twice that if it is gated.
   int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
+  /// The most keys that a query sees, with its own, by its window and its document; 0: all.
+  int64_t most_keys() const {
+    const int64_t longest = documents.longest();
+    return window == 0 ? longest : longest == 0 ? window : std::min(window, longest);
+  }
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };

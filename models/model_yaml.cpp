@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "models/catalog.h"
 #include "models/model_check.h"
@@ -101,6 +102,22 @@ LatentAttention read_latent(const YamlMap& yaml) {
   return latent;
 }
 
+Documents read_documents(const YamlMap& model) {
+  std::map<int64_t, int64_t> counts;
+  double tokens = 0;
+  for (const YamlMap& yaml : model.maps("documents")) {
+    const int64_t length = yaml.whole("tokens", 1), count = yaml.whole("count", 1);
+    tokens += static_cast<double>(length) * static_cast<double>(count);
+    if (tokens >= 0x1p53) {
+      throw yaml.error("count", "the documents have 2^53 tokens or more in all");
+    }
+    counts[length] += count;
+    yaml.finish();
+  }
+  if (counts.empty()) throw model.error("documents", "expected lengths, got none");
+  return Documents(counts);
+}
+
 // [{layers: 30}, {layers: 6, attention: false, fused: true}, {layers: 8, tokens: 0.5}]: fields that
 // a run leaves out have the model's value. The model's `layers` counts layers before fusion.
 void read_runs(const YamlMap& whole, ModelSpec& model) {
@@ -181,6 +198,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   real("rotary_share", model.rotary_share);
   real("local_rope_theta", model.local_rope_theta);
   if (yaml.has("window")) model.window = yaml.whole("window", 0);
+  if (yaml.has("documents")) model.documents = read_documents(yaml);
   model.attention_sinks = flag_or_false(yaml, "attention_sinks");
   if (yaml.has("latent")) model.latent = read_latent(yaml.map("latent"));
   if (yaml.has("next_token_layers")) {
@@ -255,6 +273,16 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare_real("rotary_share", model.rotary_share, 1);
   rare_real("local_rope_theta", model.local_rope_theta, 0);
   rare("window", model.window, int64_t{0});
+  if (!model.documents.empty()) {
+    out << YAML::Key << "documents" << YAML::Value << YAML::Flow << YAML::BeginSeq;
+    for (const Documents::Length& length : model.documents.lengths()) {
+      out << YAML::BeginMap;
+      field("tokens", length.tokens);
+      field("count", length.count);
+      out << YAML::EndMap;
+    }
+    out << YAML::EndSeq;
+  }
   rare("attention_sinks", model.attention_sinks, false);
   if (model.latent) {
     const LatentAttention& l = *model.latent;

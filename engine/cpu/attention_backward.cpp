@@ -32,7 +32,7 @@ struct Backward {
   bool first_dkv;
   float *dk, *dv;
   HeadRows rows;
-  int64_t window;
+  const AttentionTerms<float>& terms;
 };
 
 // The number of query tiles that a piece has added to dq. The piece of the next keys waits for it.
@@ -71,7 +71,7 @@ class BackwardTile {
     }
     // Query tiles beyond do not see these keys, so the piece of the next keys need not wait: those
     // before have been added.
-    if (call_.window > 0) {
+    if (call_.terms.hides()) {
       Progress(own).store(std::numeric_limits<int32_t>::max(), std::memory_order_release);
     }
     write_gradient(dk_, kLn2, call_.dk);
@@ -87,10 +87,24 @@ class BackwardTile {
   }
 
   int64_t end_tile() const {
-    if (call_.window == 0) return call_.tiling.tiles;
-    // Positions up to the last that sees the last key.
-    const int64_t seeing = call_.k0 + key_ + keys_ - 1 + call_.window - call_.q0;
-    return ceil_div(std::clamp<int64_t>(seeing, 0, call_.tiling.queries), call_.tiling.positions);
+    // The tiles with queries up to the last that sees the last key. Later queries see no earlier
+    // keys than those before them.
+    const int64_t last_key = call_.k0 + key_ + keys_ - 1;
+    int64_t seeing = 0, unseeing = call_.tiling.queries;
+    if (!call_.terms.hides()) seeing = unseeing;
+    while (seeing < unseeing) {
+      const int64_t middle = (seeing + unseeing) / 2;
+      if (first_seen(middle) <= last_key) {
+        seeing = middle + 1;
+      } else {
+        unseeing = middle;
+      }
+    }
+    return ceil_div(seeing, call_.tiling.positions);
+  }
+
+  int64_t first_seen(int64_t query) const {
+    return call_.terms.first_seen(query, call_.q0 + query);
   }
 
   void pack_keys() {
@@ -106,9 +120,8 @@ class BackwardTile {
 
   // The keys of the tile that row r sees: [begin, end).
   int64_t begin(const QueryTile& tile, int64_t r) const {
-    const int64_t position = call_.q0 + tile.first + r / tile.heads;
-    if (call_.window == 0) return 0;
-    return std::clamp<int64_t>(position - call_.window + 1 - (call_.k0 + key_), 0, keys_);
+    const int64_t seen = first_seen(tile.first + r / tile.heads);
+    return std::clamp<int64_t>(seen - (call_.k0 + key_), 0, keys_);
   }
   int64_t end(const QueryTile& tile, int64_t r) const {
     const int64_t position = call_.q0 + tile.first + r / tile.heads;
@@ -212,15 +225,15 @@ void attention_backward(const BlockContext& context, const float* q, const float
                         bool first_dkv, float* dk, float* dv, float* workspace, HeadRows rows,
                         const AttentionTerms<float>& terms) {
   const ModelSpec& model = *context.model;
-  const Backward call{model,       QueryTiling(model, kRows, nq),
-                      q,           k,
-                      v,           d_o,
-                      lse,         delta,
-                      q0,          k0,
-                      nk,          dq,
-                      first_dkv,   dk,
-                      dv,          rows.of(model),
-                      terms.window};
+  const Backward call{model,     QueryTiling(model, kRows, nq),
+                      q,         k,
+                      v,         d_o,
+                      lse,       delta,
+                      q0,        k0,
+                      nk,        dq,
+                      first_dkv, dk,
+                      dv,        rows.of(model),
+                      terms};
   if (terms.sinks != nullptr) add_sink_gradients(context, call, nq, terms);
   if (first_dq) zero(*context.pool, dq, nq * model.attention_width());
   // The counters of a round, [kRound, Hkv]. Pieces are started in order, so none waits for a piece

@@ -80,7 +80,7 @@ class ForwardTile {
   int64_t position(int64_t r) const { return call_.q0 + tile_.first + r / tile_.heads; }
   // The first position that row r sees.
   int64_t hidden_before(int64_t r) const {
-    return call_.terms.window > 0 ? std::max<int64_t>(0, position(r) - call_.terms.window + 1) : 0;
+    return call_.terms.first_seen(tile_.first + r / tile_.heads, position(r));
   }
   // The keys of the tile that row r sees: [begin, end).
   int64_t begin(int64_t r, int64_t key, int64_t keys) const {

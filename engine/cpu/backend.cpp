@@ -118,7 +118,7 @@ class CpuBackend final : public Backend {
 
 void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& pointers,
                      const StepContext& context) {
-  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) return;
+  if (run_block<float>(blocks_[layer_kind(p, op)], step_, p, op, pointers, context)) return;
   switch (op.kind) {
     case OpKind::batch: {
       const BoundOp<OpKind::batch> b(p, op, pointers);
@@ -128,6 +128,11 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
     case OpKind::report: {
       const BoundOp<OpKind::report> b(p, op, pointers);
       report_log_probs(p, op, b.whole<float>("log_probs"), context);
+      break;
+    }
+    case OpKind::documents: {
+      const BoundOp<OpKind::documents> b(p, op, pointers);
+      fill_documents(p, op, b.whole<int32_t>("begins"), context);
       break;
     }
     case OpKind::sum_of_squares: {

@@ -223,9 +223,10 @@ void mlp_backward_weight(const BlockContext&, const float* h, const float* dy, c
 /// Final norm, logits, cross-entropy and their gradients in one pass per tile. loss (+=, double) is
 /// the sum over rows of scale * (lse - logit[label]); dx[n,d] is written with its gradient and may
 /// alias x. `head` is the head unit; `output` is the [V,d] output matrix (inside the head unit, or
-/// the embedding unit's token table if tied). Throws Error(failed) if a label is outside [0, V) or
-/// the loss is not finite.
-/// loss_forward() computes the same loss alone, and log_probs[n], those of the labels.
+/// the embedding unit's token table if tied). Throws Error(failed) if a label, except kNoLabel, is
+/// outside [0, V) or the loss is not finite.
+/// loss_forward() computes the same loss alone, and log_probs[n], those of the labels; NaN without
+/// a label.
 void loss_forward(const BlockContext&, const float* head, const float* output, const float* x,
                   const int32_t* labels, int64_t n, int64_t tile, double scale, double* loss,
                   float* log_probs, float* workspace);
@@ -249,7 +250,7 @@ void final_norm_backward(const BlockContext&, const float* head, const float* x,
                          int64_t n, float* dx, float* head_gradient);
 /// terms[n,3] of the logits. gradient[n,2d], unless null: in every row the sum of the rows of
 /// `output`, weighted by the exponentials, and the label's row, or 0. Throws Error(failed) if a
-/// label is outside the whole vocabulary.
+/// label, except kNoLabel, is outside the whole vocabulary.
 void vocabulary_forward(const BlockContext&, const float* output, const float* h,
                         const int32_t* labels, int64_t n, int64_t tile, float* terms,
                         float* gradient, float* workspace);

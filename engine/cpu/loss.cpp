@@ -1,5 +1,6 @@
 // Final norm, logits, cross-entropy and their gradients, one tile of tokens at a time.
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
@@ -7,6 +8,7 @@
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
 #include "engine/cpu/softmax.h"
+#include "engine/runtime/labels.h"
 
 namespace longspan::cpu {
 namespace {
@@ -25,8 +27,12 @@ RowLoss row_loss(float* x, int64_t vocab, int32_t label) {
   return {std::log(sum) + (static_cast<double>(top) - wanted), sum};
 }
 
-// The same; replaces the row by scale * (softmax - onehot).
+// The same; replaces the row by scale * (softmax - onehot). Both are 0 without a label.
 double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
+  if (label == kNoLabel) {
+    std::fill_n(x, vocab, 0.0F);
+    return 0;
+  }
   const auto [value, sum] = row_loss(x, vocab, label);
   const float factor = static_cast<float>(scale / sum);
   for_lanes(vocab,
@@ -57,7 +63,7 @@ void add_losses(ThreadPool& pool, int64_t rows, int64_t vocab, int64_t d, double
 
 void check_labels(const int32_t* labels, int64_t n, int64_t vocab) {
   for (int64_t i = 0; i < n; ++i) {
-    if (labels[i] < 0 || labels[i] >= vocab) {
+    if ((labels[i] < 0 || labels[i] >= vocab) && labels[i] != kNoLabel) {
       throw failed("loss: label {} of row {} is outside the vocabulary [0, {}); check the data",
                    labels[i], i, vocab);
     }
@@ -117,8 +123,11 @@ void loss_forward(const BlockContext& context, const float* head, const float* o
     gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
     // The losses wait in h, which is not used again.
     add_losses(pool, rows, vocab, d, scale, h, total, [&](int64_t i) {
+      float& log_prob = log_probs[row + i];
+      log_prob = std::numeric_limits<float>::quiet_NaN();
+      if (labels[row + i] == kNoLabel) return 0.0;
       const double value = row_loss(logits + i * vocab, vocab, labels[row + i]).value;
-      log_probs[row + i] = static_cast<float>(-value);
+      log_prob = static_cast<float>(-value);
       return value;
     });
   }

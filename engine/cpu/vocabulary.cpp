@@ -1,5 +1,6 @@
 // The output layer of one rank's share of a cut vocabulary.
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
@@ -7,6 +8,7 @@
 #include "engine/cpu/norm.h"
 #include "engine/cpu/rows.h"
 #include "engine/cpu/softmax.h"
+#include "engine/runtime/labels.h"
 
 namespace longspan::cpu {
 namespace {
@@ -23,6 +25,9 @@ Terms& terms_of(float* terms, int64_t row) {
 const Terms& terms_of(const float* terms, int64_t row) {
   return reinterpret_cast<const Terms*>(terms)[row];
 }
+
+// The terms of a token without a label: its gradient, divided by the sum, is 0.
+constexpr Terms kUnlabelled{0, std::numeric_limits<float>::infinity(), 0};
 
 // The label's row of a share; -1 if another rank has it.
 int64_t row_of(int32_t label, const VocabularyShare& share, int64_t rows) {
@@ -78,6 +83,11 @@ void vocabulary_forward(const BlockContext& context, const float* output, const 
                for_rows(pool, count, rows, [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
                    float* at = logits + i * rows;
+                   if (labels[first + i] == kNoLabel) {
+                     terms_of(terms, first + i) = kUnlabelled;
+                     std::fill_n(at, rows, 0.0F);
+                     continue;
+                   }
                    const int64_t label = row_of(labels[first + i], share, rows);
                    const float logit = label < 0 ? 0 : at[label];
                    const float top = max_of(at, rows);
@@ -148,6 +158,10 @@ void vocabulary_backward(const BlockContext& context, const float* output, const
           for (int64_t i = begin; i < end; ++i) {
             const Terms& all = terms_of(terms, first + i);
             float* at = logits + i * rows;
+            if (labels[first + i] == kNoLabel) {
+              std::fill_n(at, rows, 0.0F);
+              continue;
+            }
             const float factor = weight / all.sum;
             for_lanes(rows, [&](int64_t j, int64_t lanes) {
               store(at + j, exp(load(at + j, lanes) - all.top) * factor, lanes);
@@ -165,6 +179,7 @@ void vocabulary_backward(const BlockContext& context, const float* output, const
   double total = 0;
   for (int64_t i = 0; i < n; ++i) {
     const Terms& all = terms_of(terms, i);
+    if (labels[i] == kNoLabel) continue;
     total += scale *
              (std::log(static_cast<double>(all.sum)) + (static_cast<double>(all.top) - all.label));
   }

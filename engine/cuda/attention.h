@@ -19,16 +19,20 @@ struct AttentionShape {
   /// Position of the first query minus that of the first key: keys [0, offset + i] are visible to
   /// query i. If it is at least keys - 1, no key is masked.
   int64_t offset = 0;
-  HeadRows rows;           // all nonzero
-  int64_t window = 0;      // as AttentionTerms::window
-  double score_scale = 0;  // 0: 1/sqrt(D)
+  HeadRows rows;                    // all nonzero
+  int64_t window = 0;               // as AttentionTerms::window
+  double score_scale = 0;           // 0: 1/sqrt(D)
+  const int32_t* begins = nullptr;  // as AttentionTerms::begins; on the device
+  int64_t first_key = 0;            // as AttentionTerms::first_key
 
   bool masks() const { return offset < keys - 1; }
   /// Whether the window hides a key from the last query.
   bool cuts() const { return window > 0 && offset + queries > window; }
   /// The keys that query i sees: [first_seen(i), end_seen(i)).
   LONGSPAN_BODY int64_t first_seen(int64_t i) const {
-    const int64_t hidden = window > 0 ? offset + i + 1 - window : 0;
+    const int64_t before = window > 0 ? offset + i + 1 - window : 0;
+    const int64_t other = begins != nullptr ? begins[i] - first_key : 0;
+    const int64_t hidden = before > other ? before : other;
     return hidden < 0 ? 0 : hidden < keys ? hidden : keys;
   }
   LONGSPAN_BODY int64_t end_seen(int64_t i) const {
@@ -42,10 +46,20 @@ struct AttentionShape {
 };
 
 /// The shape of `share`'s heads, with queries from position q0 and keys from k0 on.
-inline AttentionShape rectangle(const ModelSpec& share, int64_t q0, int64_t nq, int64_t k0,
-                                int64_t nk, HeadRows rows, int64_t window = 0) {
-  return {share.heads,    share.kv_heads, share.head_dim,       nq, nk, q0 - k0,
-          rows.of(share), window,         share.attention_scale};
+template <class T>
+AttentionShape rectangle(const ModelSpec& share, int64_t q0, int64_t nq, int64_t k0, int64_t nk,
+                         HeadRows rows, const AttentionTerms<T>& terms) {
+  return {share.heads,
+          share.kv_heads,
+          share.head_dim,
+          nq,
+          nk,
+          q0 - k0,
+          rows.of(share),
+          terms.window,
+          share.attention_scale,
+          terms.begins,
+          terms.first_key + k0};
 }
 
 /// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.

@@ -21,7 +21,7 @@ class Recorder {
   void attention_forward(const T*, const T*, const T*, int64_t q0, int64_t nq, int64_t k0,
                          int64_t nk, bool first, T*, float*, T*, float* o_sum, HeadRows rows,
                          const AttentionTerms<T>& terms) {
-    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms.window);
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms);
     const bool into_sum = o_sum != nullptr;
     if (!library_forwards(shape, first, into_sum)) return;
     calls_.insert({key_of(forward_call(shape, into_sum), false, false),
@@ -30,7 +30,7 @@ class Recorder {
   void attention_backward(const T*, const T*, const T*, const T*, const float*, const float*,
                           int64_t q0, int64_t nq, int64_t k0, int64_t nk, bool, float*, bool,
                           float*, float*, T*, HeadRows rows, const AttentionTerms<T>& terms) {
-    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms.window);
+    const AttentionShape shape = rectangle(share_, q0, nq, k0, nk, rows, terms);
     if (!fits_library(shape, true)) return;
     const AttentionCall tile = backward_tile(shape.call(deterministic_, compute_capability_));
     const int64_t room = attention_backward_workspace(tile).inside_bytes;
@@ -129,7 +129,7 @@ std::vector<LibraryCall> library_calls(const Program& program, int64_t compute_c
   pointers.fill(&nothing);
   for (const Op& op : program.ops) {
     if (op.kind != OpKind::attention_forward && op.kind != OpKind::attention_backward) continue;
-    run_block<bfloat16>(recorders[layer_kind(program, op)], step, program, op, pointers);
+    run_block<bfloat16>(recorders[layer_kind(program, op)], step, program, op, pointers, {});
   }
   std::vector<LibraryCall> calls;
   for (const LibraryCall& call : all) {

@@ -76,6 +76,11 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
       report_log_probs(p, op, b.whole<float>("log_probs"), context);
       return;
     }
+    case OpKind::documents: {
+      const BoundOp<OpKind::documents> b(p, op, pointers);
+      fill_documents(p, op, b.whole<int32_t>("begins"), context);
+      return;
+    }
     case OpKind::copy_h2d:
     case OpKind::copy_d2h: {
       const CopyRange range = copy_range(p, op);
@@ -103,7 +108,7 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
     default:
       if (is_exchange(op.kind)) {
         run_exchange(*ranks_, p, op, pointers);
-      } else if (!run_block<T>(blocks_[layer_kind(p, op)], step_, p, op, pointers)) {
+      } else if (!run_block<T>(blocks_[layer_kind(p, op)], step_, p, op, pointers, context)) {
         throw failed("cuda backend: {} is not its op", name_of(op.kind));
       }
   }

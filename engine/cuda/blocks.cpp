@@ -361,7 +361,7 @@ void Blocks<T>::attention_forward(const T* q, const T* k, const T* v, int64_t q0
                                   int64_t k0, int64_t nk, bool first, T* o, float* lse,
                                   T* workspace, float* o_sum, HeadRows rows,
                                   const AttentionTerms<T>& terms) {
-  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms.window);
+  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms);
   cuda::attention_forward<T>(
       queue_, {shape, q, k, v, first, o, lse, reinterpret_cast<std::byte*>(workspace), o_sum});
   if (terms.sinks == nullptr) return;
@@ -375,7 +375,7 @@ void Blocks<T>::attention_backward(const T* q, const T* k, const T* v, const T* 
                                    int64_t k0, int64_t nk, bool first_dq, float* dq, bool first_dkv,
                                    float* dk, float* dv, T* workspace, HeadRows rows,
                                    const AttentionTerms<T>& terms) {
-  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms.window);
+  const AttentionShape shape = rectangle(layers_.attention(), q0, nq, k0, nk, rows, terms);
   cuda::attention_backward<T>(queue_,
                               {shape, q, k, v, d_o, lse, delta, first_dq, first_dkv, dq, dk, dv,
                                reinterpret_cast<std::byte*>(workspace), deterministic_});

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/runtime/arena.h"
@@ -26,6 +27,9 @@ struct StepContext {
   double weight_decay = 0;
   double clip_norm = 0;    // 0: no clipping
   double norm_before = 0;  // of the gradients of the step before; 0: there was none
+  /// The factor of a token's loss: 1 / the number of labels in the step, on all ranks. 0: all
+  /// tokens have labels.
+  double loss_scale = 0;
   /// Fills out[0, count) with tokens [first, first + count) of the S + 1 tokens of a microbatch of
   /// this step. Called on the host stream's thread.
   std::function<void(int64_t microbatch, int64_t first, int64_t count, int32_t* out)> fill_tokens;
@@ -33,6 +37,9 @@ struct StepContext {
   /// first + count) of a microbatch. Called on the host stream's thread. May be empty.
   std::function<void(int64_t microbatch, int64_t first, int64_t count, const float* values)>
       take_log_probs;
+  /// Where the documents of a microbatch's S + 1 tokens begin, in the sequence; valid until the
+  /// next call. Empty: its sequences have none. Called like fill_tokens.
+  std::function<std::span<const int32_t>(int64_t microbatch)> documents;
 };
 
 /// Element i is the start of the buffer of operand i; null if the operand is absent or in a file.

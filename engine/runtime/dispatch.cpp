@@ -1,7 +1,9 @@
 #include "engine/runtime/dispatch.h"
 
 #include <cassert>
+#include <span>
 
+#include "engine/runtime/labels.h"
 #include "engine/runtime/layer_offsets.h"
 
 namespace longspan {
@@ -116,7 +118,13 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
     for (int64_t row = 0; row < rows; row += part, ++run) {
       const int64_t first = first_token_of_run(p, run);
       context.fill_tokens(op.microbatch, first, part, inputs + row);
-      context.fill_tokens(op.microbatch, first + 1, part, inputs + rows + row);
+      int32_t* const labels = inputs + rows + row;
+      context.fill_tokens(op.microbatch, first + 1, part, labels);
+      if (!context.documents) continue;
+      const std::span<const int32_t> begins = context.documents(op.microbatch).subspan(first);
+      for (int64_t i = 0; i < part; ++i) {
+        if (begins[i] != begins[i + 1]) labels[i] = kNoLabel;
+      }
     }
   }
 }
@@ -128,6 +136,15 @@ void report_log_probs(const Program& p, const Op& op, const float* values,
   const int64_t runs = p.lengths.blocks() * p.lengths.own_block() / part;
   for (int64_t run = 0; run < runs; ++run) {
     context.take_log_probs(op.microbatch, first_token_of_run(p, run), part, values + run * part);
+  }
+}
+
+void fill_documents(const Program& p, const Op& op, int32_t* begins, const StepContext& context) {
+  const std::span<const int32_t> all = context.documents(op.microbatch);
+  const int64_t chunk = p.lengths.chunk;
+  for (int64_t i = 0; i < p.lengths.chunks(); ++i) {
+    const int64_t first = global_chunk(p.strategy.parallel, p.place.ring, i) * chunk;
+    std::copy_n(all.begin() + first, chunk, begins + i * chunk);
   }
 }
 

@@ -90,6 +90,15 @@ inline int layer_kind(const Program& p, const Op& op) { return p.shapes[op.shape
 /// Fills `tokens` with a microbatch's inputs and labels, block by block, in the order in which this
 /// rank holds its tokens.
 void fill_tokens(const Program& program, const Op& op, int32_t* tokens, const StepContext& context);
+/// Fills `begins` with where the documents of a microbatch begin, for all tokens of this rank's
+/// ring position.
+void fill_documents(const Program& program, const Op& op, int32_t* begins,
+                    const StepContext& context);
+
+/// The factor of a token's loss in a step.
+inline double loss_scale(const Program& program, const StepContext& context) {
+  return context.loss_scale > 0 ? context.loss_scale : loss_scale(program);
+}
 
 /// Passes a microbatch's log-probabilities on, in runs of neighbouring tokens.
 void report_log_probs(const Program& program, const Op& op, const float* values,
@@ -99,7 +108,7 @@ void report_log_probs(const Program& program, const Op& op, const float* values,
 /// those of layer_kind(p, op).
 template <class Element, class Blocks>
 bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op& op,
-               const OperandPointers& pointers) {
+               const OperandPointers& pointers, const StepContext& context) {
   using E = Element;
   using F = float;
   const OpShape& shape = p.shapes[op.shape];
@@ -120,6 +129,10 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const auto terms_of = [&](const auto& b) {
     AttentionTerms<E> terms;
     terms.window = cuts ? model.window : 0;
+    if (b.has("documents")) {
+      terms.begins = b.template at<int32_t>("documents", index);
+      terms.first_key = global_chunk(s.parallel, p.place.ring, index) * chunk - query;
+    }
     if (!b.has("params")) return terms;
     terms.sinks = b.template whole<E>("params") + layers.sinks_of(p.place, op.head_group);
     return terms;
@@ -201,7 +214,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       }
       blocks.loss_forward_backward(
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
-          b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p),
+          b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p, context),
           b.whole<double>("loss"), b.whole<E>("dx"), b.whole<F>("head_grads"),
           b.whole<F>("output_grads") + behind_norm, b.whole<E>("workspace"));
       return true;
@@ -227,14 +240,14 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     case OpKind::vocabulary_combine: {
       const BoundOp<OpKind::vocabulary_combine> b(p, op, pointers);
       blocks.vocabulary_combine(b.whole<E>("part"), b.whole<F>("part_terms"), b.whole<F>("terms"),
-                                own, shape.first, loss_scale(p), b.whole<E>("dh"));
+                                own, shape.first, loss_scale(p, context), b.whole<E>("dh"));
       return true;
     }
     case OpKind::vocabulary_backward: {
       const BoundOp<OpKind::vocabulary_backward> b(p, op, pointers);
       blocks.vocabulary_backward(b.whole<E>("output") + behind_norm, b.whole<E>("h"),
                                  b.whole<int32_t>("tokens") + own, b.whole<F>("terms"), own,
-                                 tile(s.loss_tile, own), loss_scale(p),
+                                 tile(s.loss_tile, own), loss_scale(p, context),
                                  b.whole<F>("output_grads") + behind_norm, b.whole<E>("dh"),
                                  b.whole<double>("loss"), b.whole<E>("workspace"));
       return true;

@@ -1,6 +1,7 @@
 // The heads that an attention block works on, and their row strides.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "models/model_spec.h"
@@ -34,6 +35,18 @@ struct AttentionTerms {
   int64_t window = 0;               // keys that a query sees, with its own; 0: all
   const Element* sinks = nullptr;   // [H] scores of keys of value 0, if this op includes them
   float* sink_gradients = nullptr;  // [H], added to
+  const int32_t* begins = nullptr;  // [nq] where the queries' documents begin in the sequence, ...
+  int64_t first_key = 0;            // ... and the place of position 0 there
+
+  /// The first position that a query at a position sees, by window and document, or one before the
+  /// first key.
+  int64_t first_seen(int64_t query, int64_t position) const {
+    const int64_t by_window = window > 0 ? position - window + 1 : 0;
+    const int64_t by_document = begins != nullptr ? begins[query] - first_key : 0;
+    return std::max<int64_t>({0, by_window, by_document});
+  }
+  /// Whether queries may not see the keys before their own.
+  bool hides() const { return window > 0 || begins != nullptr; }
 };
 
 }  // namespace longspan

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/collectives.h"
 #include "engine/train/machine_backend.h"
@@ -97,23 +98,30 @@ class LogProbs {
   LogProbs(const Plan& plan, bool keep)
       : tokens_(plan.sequence),
         losses_(plan.microbatches * plan.strategy.parallel.data),
+        labels_(losses_.size()),
         keep_(keep) {}
 
   void take(const Run& run, const float* values) {
-    double& loss = losses_[run.sequence];
-    for (int64_t i = 0; i < run.count; ++i) loss -= static_cast<double>(values[i]);
+    for (int64_t i = 0; i < run.count; ++i) {
+      if (std::isnan(values[i])) continue;  // the token has no label
+      losses_[run.sequence] -= static_cast<double>(values[i]);
+      labels_[run.sequence] += 1;
+    }
     if (!keep_) return;
     kept_.append(reinterpret_cast<const char*>(&run), sizeof run);
     kept_.append(reinterpret_cast<const char*>(values), run.count * sizeof(float));
   }
   /// The mean loss of each sequence, on all ranks.
   std::vector<double> losses(Communicator* comm) const {
-    std::vector<double> all = losses_;
-    for (double& loss : all) {
-      if (comm != nullptr) loss = all_reduce_sum(*comm, whole_world(*comm), loss);
-      loss /= static_cast<double>(tokens_);
+    const auto summed = [&](double value) {
+      return comm == nullptr ? value : all_reduce_sum(*comm, whole_world(*comm), value);
+    };
+    std::vector<double> means;
+    for (size_t i = 0; i < losses_.size(); ++i) {
+      const double loss = summed(losses_[i]);
+      means.push_back(loss / std::max(1.0, summed(labels_[i])));
     }
-    return all;
+    return means;
   }
   /// Those of all tokens, on rank 0.
   std::vector<float> values(Communicator* comm) const {
@@ -137,7 +145,7 @@ class LogProbs {
 
  private:
   int64_t tokens_;
-  std::vector<double> losses_;  // sums
+  std::vector<double> losses_, labels_;  // sums, and of how many
   bool keep_;
   std::string kept_;
 };
@@ -166,12 +174,16 @@ struct Trainer::State {
   Executor executor;
   Timeline timeline;
   TrainingState progress;
+  std::vector<int32_t> begins;  // of a microbatch's documents; of the host stream's thread
 };
 
 Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
                  std::shared_ptr<const TokenSource> data, const TrainerOptions& options)
     : state_(std::make_unique<State>(plan, config, std::move(data), options,
                                      checked_program(plan, options.comm))) {
+  const int64_t samples =
+      checked_mul(config.steps, plan.microbatches * plan.strategy.parallel.data, "samples");
+  check_documents(*state_->data, plan.model.documents, samples, plan.sequence);
   initialize_states(state_->executor, plan.model, config.seed);
 }
 
@@ -209,9 +221,20 @@ StepReport Trainer::step() {
   // Replicas interleave their sequences, so that a step has the same ones as with a single replica.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
+  const int64_t first_sample = s.progress.steps_done * plan.microbatches * replicas;
+  if (!plan.model.documents.empty()) {
+    const DocumentSurvey survey =
+        survey_documents(*s.data, first_sample, plan.microbatches * replicas, plan.sequence);
+    context.loss_scale = 1 / static_cast<double>(std::max<int64_t>(1, survey.labels));
+    context.documents = [&](int64_t microbatch) {
+      const int64_t sample = first_sample + microbatch * replicas + replica;
+      s.begins.resize(static_cast<size_t>(plan.sequence) + 1);
+      s.data->documents(sample, plan.sequence, s.begins.data());
+      return std::span<const int32_t>(s.begins);
+    };
+  }
   context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
-    const int64_t sample =
-        (s.progress.steps_done * plan.microbatches + microbatch) * replicas + replica;
+    const int64_t sample = first_sample + microbatch * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   LogProbs log_probs(plan, s.keep_log_probs);

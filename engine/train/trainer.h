@@ -59,7 +59,8 @@ struct TrainerOptions {
 class Trainer {
  public:
   /// Initializes the parameters from config.seed. Throws no_fit for a plan that does not fit its
-  /// hardware, bad_input for a dtype or backend that this build cannot run.
+  /// hardware, bad_input for a dtype or backend that this build cannot run, or for documents in the
+  /// data that the plan does not expect.
   Trainer(const Plan& plan, const TrainingConfig& config, std::shared_ptr<const TokenSource> data,
           const TrainerOptions& options);
   ~Trainer();

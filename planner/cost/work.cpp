@@ -70,15 +70,15 @@ AttentionPairs pairs_of(const ModelSpec& m, const Lengths& lengths, const OpShap
   const int64_t before = shape.kv_chunks - (shape.diagonal ? 1 : 0);
   AttentionPairs pairs;
   if (shape.diagonal) {
-    pairs.own = visible_pairs(lengths.chunk, 1, true, 0, m.window);
-    pairs.own_side = window.is_limited() ? std::min(c, static_cast<double>(m.window)) : c;
+    pairs.own = visible_pairs(m, lengths.chunk, 1, true, 0);
+    pairs.own_side = window.is_limited() ? std::min(c, static_cast<double>(m.most_keys())) : c;
   }
   // Chunks at a distance of `first`, first - 1, ... from the query's.
   const bool cuts = shape.diagonal || shape.distance > 0;
   const int64_t hidden = cuts ? std::clamp<int64_t>(first - window.hides_from + 1, 0, before) : 0;
   pairs.full_keys = c * static_cast<double>(before - hidden);
   const double all =
-      visible_pairs(lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance, m.window);
+      visible_pairs(m, lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance);
   pairs.cut = hidden > 0 ? all - pairs.own - c * pairs.full_keys : 0;
   return pairs;
 }
@@ -94,11 +94,10 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
       backward_tile({width / m.head_dim, 1, m.head_dim, lengths.chunk, lengths.chunk, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
   const double per_pair = 10.0 * static_cast<double>(width);
-  // The part of the pairs that a window leaves.
-  const int64_t chunk = lengths.chunk;
+  // The part of the pairs that a window and documents leave.
+  const double all = c * c * shape.kv_chunks - (shape.diagonal ? c * (c - 1) / 2 : 0);
   const double left =
-      visible_pairs(chunk, shape.kv_chunks, shape.diagonal, shape.distance, m.window) /
-      visible_pairs(chunk, shape.kv_chunks, shape.diagonal, shape.distance, 0);
+      visible_pairs(m, lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance) / all;
   const double triangles = shape.diagonal ? left * tiles : 0;
   const double squares = left * (tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
                                  (shape.diagonal ? tiles * (tiles - 1) / 2 : 0));
@@ -348,6 +347,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& out
   switch (shape.kind) {
     case OpKind::batch:
     case OpKind::report:
+    case OpKind::documents:
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
                 static_cast<double>(p.lengths.local_sequence));
       break;

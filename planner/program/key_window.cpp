@@ -16,11 +16,14 @@ int64_t KeyWindow::reach(int64_t chunks, int64_t of_part) const {
   return is_limited() ? std::min(chunks, round_up(farthest, of_part)) : chunks;
 }
 
-KeyWindow key_window(int64_t window, int64_t chunk) {
-  if (window == 0) return {};
+KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
+  const int64_t most = model.most_keys();
+  if (most == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
   // (d + 1) * chunk - 1.
-  return {window == 1 ? 0 : (window - 2) / chunk + 1, window / chunk};
+  const int64_t hides_from =
+      model.documents.empty() ? most / chunk : std::min(most / chunk, int64_t{1});
+  return {most == 1 ? 0 : (most - 2) / chunk + 1, hides_from};
 }
 
 std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int64_t chunk,
@@ -47,19 +50,12 @@ std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int
   return ranges;
 }
 
-double visible_pairs(int64_t chunk, int64_t kv_chunks, bool diagonal, int64_t distance,
-                     int64_t window) {
-  const auto keys = static_cast<double>(kv_chunks * chunk), queries = static_cast<double>(chunk);
-  if (!diagonal && distance == 0) return queries * keys;
-  // Keys up to `limit` tokens after the first one, of the first m queries, each one token later
-  // than the one before.
-  const auto summed = [&](double limit) {
-    const double within = std::clamp(limit, 0.0, keys), beyond = std::max(0.0, limit - keys);
-    return within * (within + 1) / 2 + beyond * keys;
-  };
-  const auto up_to = [&](double first) { return summed(first + queries) - summed(first); };
-  const auto first = static_cast<double>((diagonal ? kv_chunks - 1 : distance) * chunk);
-  return up_to(first) - (window > 0 ? up_to(first - static_cast<double>(window)) : 0);
+double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, bool diagonal,
+                     int64_t distance) {
+  const int64_t keys = kv_chunks * chunk;
+  if (!diagonal && distance == 0) return static_cast<double>(chunk) * static_cast<double>(keys);
+  const int64_t first = (diagonal ? kv_chunks - 1 : distance) * chunk;
+  return model.documents.pairs(chunk, keys, first, model.window);
 }
 
 }  // namespace longspan

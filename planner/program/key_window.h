@@ -1,5 +1,5 @@
-// The chunks of keys that a chunk of queries sees, under a causal mask and a sliding window, and
-// the pairs of an op. Pure functions; safe from any thread.
+// The chunks of keys that a chunk of queries sees, under a causal mask, a sliding window and the
+// longest document, and the pairs of an op. Pure functions; safe from any thread.
 //
 // A query sees the keys at distance 0 .. window - 1. Distances of chunks are those of their places
 // in the whole sequence.
@@ -34,11 +34,9 @@ struct KeyWindow {
   /// of `of_part` chunks.
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
-/// A window of `window` keys (0: none) in chunks of `chunk` tokens; that of a kind of layers.
-KeyWindow key_window(int64_t window, int64_t chunk);
-inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  return key_window(model.window, chunk);
-}
+/// What the model of a kind of layers lets a query see, in chunks of `chunk` tokens: its window,
+/// and the longest document. Documents may hide keys at any distance but 0.
+KeyWindow key_window(const ModelSpec& model, int64_t chunk);
 
 /// Neighbouring chunks of keys of one op of attention.
 struct KeyRange {
@@ -54,8 +52,8 @@ std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int
                                 int64_t source, int64_t chunks, const KeyWindow& window);
 
 /// The pairs of a query and a key that an op of this shape sees in chunks of `chunk` tokens; exact
-/// up to 2^53.
-double visible_pairs(int64_t chunk, int64_t kv_chunks, bool diagonal, int64_t distance,
-                     int64_t window);
+/// up to 2^53, and expected ones with documents.
+double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, bool diagonal,
+                     int64_t distance);
 
 }  // namespace longspan

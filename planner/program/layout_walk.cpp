@@ -7,7 +7,10 @@
 namespace longspan {
 namespace {
 
-bool is_chunked(Tensor t) { return rows_of(t) == Rows::sequence && t != Tensor::tokens_all; }
+// Whether ops touch single chunks of it.
+bool is_chunked(Tensor t) {
+  return rows_of(t) == Rows::sequence && t != Tensor::tokens_all && t != Tensor::documents;
+}
 
 }  // namespace
 

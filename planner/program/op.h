@@ -21,6 +21,7 @@ std::string_view name_of(Stream);
 /// from this order.
 enum class OpKind : uint8_t {
   batch,
+  documents,
   embed_forward,
   norm_forward,
   qkv_forward,
@@ -88,7 +89,7 @@ bool is_attention(OpKind);
 bool names_tensor(OpKind);
 
 using BufferId = int32_t;
-inline constexpr int kMaxOperands = 12;
+inline constexpr int kMaxOperands = 13;
 inline constexpr int kExchanged = 3;  // most tensors of one all_to_all
 
 /// All that an op's cost depends on; ops of equal shape share one entry.

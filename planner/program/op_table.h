@@ -40,6 +40,8 @@ using namespace tensor_sets;
 inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // Filled by the data source.
     row(OpKind::batch, "batch", OpClass::input, {Stream::host}, {{"tokens", w, {tokens_all}}}),
+    row(OpKind::documents, "documents", OpClass::input, {Stream::host},
+        {{"begins", w, {Tensor::documents}}}),
     row(OpKind::embed_forward, "embed_forward", elementwise, compute,
         {{"params", r, {params_embedding}}, {"tokens", r, {tokens}}, {"x", w, {x}}}),
     row(OpKind::norm_forward, "norm_forward", elementwise, compute,
@@ -63,7 +65,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"lse", w | rw, {lse}},
          {"workspace", w, {ws_attention_forward}},
          {"o_sum", w | rw, {o_sum}, optional},
-         {"params", r, params, optional}}),
+         {"params", r, params, optional},
+         {"documents", r, {Tensor::documents}, optional}}),
     // Merges the output of a query chunk for other keys, which another rank has computed. With
     // o_sum, that has the sum, and o is written.
     row(OpKind::merge_outputs, "merge_outputs", elementwise, compute,
@@ -210,7 +213,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"dv", w | rw, {dv, dv_all}},
          {"workspace", w, {ws_attention_backward}},
          {"params", r, params, optional},
-         {"grads", rw, grads, optional}}),
+         {"grads", rw, grads, optional},
+         {"documents", r, {Tensor::documents}, optional}}),
     // dk and dv are present for the last head group that shares them.
     row(OpKind::qkv_backward, "qkv_backward", product, compute,
         {{"params", r, params},

@@ -151,8 +151,8 @@ RowChoice rows_of_block(const Program& program, int inner, int outer);
 /// The index of the first token of run `run`, of Lengths::own_run() rows, of the rank's residual.
 int64_t first_token_of_run(const Program& program, int64_t run);
 
-/// The factor from a sum of tokens' losses to the mean over all ranks' and microbatches' tokens: 1
-/// / (S * microbatches * data replicas).
+/// The factor from a sum of tokens' losses to the mean over all ranks' and microbatches' tokens, if
+/// all have labels: 1 / (S * microbatches * data replicas).
 double loss_scale(const Program& program);
 
 /// The number of ranks that run the step: of all meshes.

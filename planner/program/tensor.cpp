@@ -22,6 +22,7 @@ constexpr Rows row_kind(Tensor tensor) {
 
 constexpr bool has_own_rows(Tensor tensor) {
   switch (tensor) {
+    case Tensor::documents:
     case Tensor::k_all:
     case Tensor::v_all:
     case Tensor::dk_all:
@@ -102,6 +103,7 @@ std::string_view name_of(Tensor tensor) {
                                                "grads experts",
                                                "tokens_all",
                                                "log_probs_all",
+                                               "documents",
                                                "k_all",
                                                "v_all",
                                                "dk_all",
@@ -253,6 +255,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   using enum Tensor;
   rows(2 * f32, {tokens_all, tokens});
   rows(f32, {log_probs_all, log_probs});
+  rows(f32, {documents});
   rows(kv_share * element, {k_all, v_all, k, v});
   rows(kv_share * f32, {dk_all, dv_all, dk, dv});
   rows(d * element, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});

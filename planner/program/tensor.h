@@ -66,6 +66,7 @@ enum class Tensor : uint8_t {
   // per sequence
   tokens_all,     // int32 [S/b, 2, b/UT]: inputs and labels of each block
   log_probs_all,  // float32 [S/b, b/UT] of the labels, of a forward alone
+  documents,      // int32 [S] where each token's document begins, in the whole sequence
   k_all,
   v_all,  // [S, G/P]
   dk_all,

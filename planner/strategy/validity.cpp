@@ -83,11 +83,40 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
 }
 
 bool has_windows(const ModelSpec& model) {
-  return model.window > 0 || std::any_of(model.runs.begin(), model.runs.end(),
-                                         [](const LayerRun& run) { return run.window > 0; });
+  return model.window > 0 || !model.documents.empty() ||
+         std::any_of(model.runs.begin(), model.runs.end(),
+                     [](const LayerRun& run) { return run.window > 0; });
 }
 
+// Places in a sequence are 4 bytes.
+constexpr int64_t kLongestPacked = (int64_t{1} << 31) - 1;
+
 constexpr auto kChecks = std::to_array<Check>({
+    {Rule::combination, "model.documents",
+     [](const Question& q) {
+       return q.model.documents.empty() || q.model.positions != Positions::learned;
+     },
+     [](const Question& q) {
+       return Words{
+           fmt::format("positions of documents begin again, and those of {} are a table of "
+                       "the whole sequence",
+                       q.model.name),
+           "leave the documents out"};
+     }},
+    {Rule::combination, "model.documents",
+     [](const Question& q) { return q.model.documents.empty() || q.model.works_on_all_tokens(); },
+     [](const Question& q) {
+       return Words{fmt::format("layers of {} work on a share of the tokens, of all documents "
+                                "alike",
+                                q.model.name),
+                    "leave the documents out"};
+     }},
+    {Rule::range, "model.documents",
+     [](const Question& q) { return q.model.documents.empty() || q.sequence <= kLongestPacked; },
+     [](const Question& q) {
+       return Words{.what = fmt::format("expected sequences of {} tokens at most", kLongestPacked),
+                    .got = std::to_string(q.sequence)};
+     }},
     {Rule::divisibility, "chunk_tokens",
      [](const Question& q) { return q.sequence % q.s.chunk_tokens == 0; },
      [](const Question& q) {
@@ -364,7 +393,7 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{
            fmt::format("ranks of {} share the attention of whole sequences, and layers of {} "
-                       "attend to a window",
+                       "attend to a window or a document",
                        q.pipeline().schedule, q.model.name),
            "use another schedule, such as seq1f1b"};
      }},

@@ -2,6 +2,7 @@
 // plain double-precision reference, on one rank and on several, in exactly the predicted memory.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 
 #include "tests/engine/world_runner.h"
 #include "tests/length.h"
@@ -98,6 +99,33 @@ TEST_CASE("slices of a forward alone pass once, and free keys and values as the 
       INFO(name_of(kv) << ", " << per_slice << " chunks a slice");
       check_forward(step);
     }
+  }
+}
+
+TEST_CASE("a forward alone of packed documents has no log-probability where there is no label") {
+  for (const int64_t ring : {1, 2}) {
+    StepCase step;
+    step.model = model_with_heads(small_llama(), 8, 4);
+    step.model.documents = Documents(std::map<int64_t, int64_t>{{5, 3}, {20, 2}, {40, 1}});
+    step.sequence = 64;
+    step.threads = 1;
+    step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+    step.strategy.parallel.ring = ring;
+    const WorldOutcome trained = run_world(step), world = run_world(forward_of(step));
+    int64_t labels = 0, expected = 0;
+    double sum = 0;
+    for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
+      CHECK(world.ranks[rank].loss == trained.ranks[rank].loss);
+      for (const float value : world.ranks[rank].log_probs[0]) {
+        if (std::isnan(value)) continue;
+        ++labels;
+        sum -= static_cast<double>(value);
+      }
+    }
+    const std::vector<int32_t> begins = case_documents(step, 0);
+    for (size_t i = 1; i < begins.size(); ++i) expected += begins[i] == begins[i - 1] ? 1 : 0;
+    CHECK(labels == expected);
+    CHECK(sum / static_cast<double>(labels) == Approx(trained.ranks[0].loss).epsilon(1e-6));
   }
 }
 

@@ -9,6 +9,20 @@
 namespace longspan::testing {
 namespace {
 
+// The tokens of every document of the step that has a label.
+std::vector<std::vector<int32_t>> documents_of(const StepCase& step) {
+  std::vector<std::vector<int32_t>> documents;
+  for (int64_t m = 0; m < step.microbatches; ++m) {
+    const std::vector<int32_t> tokens = case_tokens(step, m), begins = case_documents(step, m);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (begins[i] == static_cast<int32_t>(i)) documents.emplace_back();
+      documents.back().push_back(tokens[i]);
+    }
+  }
+  std::erase_if(documents, [](const std::vector<int32_t>& d) { return d.size() < 2; });
+  return documents;
+}
+
 reference::Result reference_step(const StepCase& step) {
   std::vector<std::vector<double>> weights;
   for (const std::vector<float>& unit : case_weights(step)) {
@@ -17,15 +31,18 @@ reference::Result reference_step(const StepCase& step) {
     // The kernels' inputs are rounded; what they compute from them is compared.
     for (double& value : values) value = widen(narrow(static_cast<float>(value)));
   }
+  // Documents are trained one by one, and weighted by their labels.
+  const double scale = case_loss_scale(step);
   reference::Result sum;
-  for (int64_t m = 0; m < step.microbatches; ++m) {
-    const reference::Result one =
-        reference::forward_backward(step.model, weights, case_tokens(step, m));
-    const double share = 1.0 / static_cast<double>(step.microbatches);
+  sum.gradients.resize(weights.size());
+  for (size_t unit = 0; unit < weights.size(); ++unit) {
+    sum.gradients[unit].resize(weights[unit].size());
+  }
+  for (const std::vector<int32_t>& document : documents_of(step)) {
+    const reference::Result one = reference::forward_backward(step.model, weights, document);
+    const double share = scale * static_cast<double>(document.size() - 1);
     sum.loss += one.loss * share;
-    sum.gradients.resize(one.gradients.size());
     for (size_t unit = 0; unit < one.gradients.size(); ++unit) {
-      sum.gradients[unit].resize(one.gradients[unit].size());
       for (size_t i = 0; i < one.gradients[unit].size(); ++i) {
         sum.gradients[unit][i] += share * one.gradients[unit][i];
       }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <random>
+#include <span>
 
 #include "base/bfloat16.h"
 #include "engine/cpu/backend.h"
@@ -22,6 +23,28 @@ std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch) {
   std::vector<int32_t> tokens(step.sequence + 1);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % step.model.vocab);
   return tokens;
+}
+
+std::vector<int32_t> case_documents(const StepCase& step, int64_t microbatch) {
+  std::mt19937_64 random(step.seed * 1000 + 500 + microbatch);
+  const std::vector<Documents::Length>& lengths = step.model.documents.lengths();
+  std::vector<int32_t> begins;
+  while (static_cast<int64_t>(begins.size()) <= step.sequence) {
+    const int64_t length =
+        lengths.empty() ? step.sequence + 1 : lengths[random() % lengths.size()].tokens;
+    begins.insert(begins.end(), static_cast<size_t>(length), static_cast<int32_t>(begins.size()));
+  }
+  begins.resize(static_cast<size_t>(step.sequence) + 1);
+  return begins;
+}
+
+double case_loss_scale(const StepCase& step) {
+  int64_t labels = 0;
+  for (int64_t m = 0; m < step.microbatches * step.strategy.parallel.data; ++m) {
+    const std::vector<int32_t> begins = case_documents(step, m);
+    for (size_t i = 1; i < begins.size(); ++i) labels += begins[i - 1] == begins[i] ? 1 : 0;
+  }
+  return 1 / static_cast<double>(std::max<int64_t>(1, labels));
 }
 
 std::vector<std::vector<float>> case_weights(const StepCase& step) {
@@ -161,6 +184,14 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
                                const float* values) {
     std::copy_n(values, count, outcome.log_probs.at(microbatch).begin() + first);
   };
+  std::vector<int32_t> begins;
+  if (!step.model.documents.empty()) {
+    context.loss_scale = case_loss_scale(step);
+    context.documents = [&](int64_t microbatch) {
+      begins = case_documents(step, microbatch * step.strategy.parallel.data + p.place.data);
+      return std::span<const int32_t>(begins);
+    };
+  }
   const int64_t sent_before = backend->sent_bytes();
   if (step.random_order) {
     executor.run_in_random_order(context, *step.random_order + p.place.rank);

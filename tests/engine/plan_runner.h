@@ -56,6 +56,10 @@ Program program_of(const StepCase& step, int rank);
 
 /// The tokens of one microbatch: S + 1 ids.
 std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
+/// Where their documents begin, of random lengths among those of the model's documents.
+std::vector<int32_t> case_documents(const StepCase& step, int64_t microbatch);
+/// The factor of a token's loss: 1 / the labels of the step.
+double case_loss_scale(const StepCase& step);
 
 /// The weights the step starts from, per unit.
 std::vector<std::vector<float>> case_weights(const StepCase& step);

@@ -161,6 +161,7 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     check_bound(testing::random_request(seed), hw);
+    check_bound(testing::in_documents(testing::random_request(seed), seed), hw);
     check_bound(testing::sliced_request(seed), hw);
     check_bound(testing::forward_request(seed), hw);
   }

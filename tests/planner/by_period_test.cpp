@@ -51,9 +51,12 @@ TEST_CASE("ops are counted without lowering") {
     if (request.model.attention) {
       const StepRequest windows = testing::in_windows(request, seed);
       CHECK(ops_estimate(windows) == arenas_of(windows).ops);
+      const StepRequest packed = testing::in_documents(request, seed);
+      CHECK(ops_estimate(packed) == arenas_of(packed).ops);
     }
     StepRequest sliced = testing::sliced_request(seed);
     sliced.model.attention = seed % 7 != 0;
+    if (seed % 4 == 0) sliced = testing::in_documents(sliced, seed);
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
     StepRequest forward = testing::forward_request(seed);
     if (seed % 3 != 0) forward.boundary = request.boundary;

@@ -64,12 +64,13 @@ TEST_CASE("the pairs of an op are counted exactly") {
             sum += pairs_at(distance - i, chunk, window > 0 ? window : 1000).visible;
           }
           CAPTURE(window, chunk, keys, distance);
-          CHECK(visible_pairs(chunk, keys, diagonal, diagonal ? 0 : distance, window) == sum);
+          CHECK(visible_pairs(with_window(window), chunk, keys, diagonal,
+                              diagonal ? 0 : distance) == sum);
         }
       }
     }
   }
-  CHECK(visible_pairs(16, 3, false, 0, 5) == 16 * 48);  // none is hidden
+  CHECK(visible_pairs(with_window(5), 16, 3, false, 0) == 16 * 48);  // none is hidden
 }
 
 TEST_CASE("the chunks of a ring's positions are attended to once, if they are seen") {
@@ -88,7 +89,8 @@ TEST_CASE("the chunks of a ring's positions are attended to once, if they are se
               for (int i = 0; i < keys.count; ++i) {
                 CHECK(seen.insert(global_chunk(parallel, source, keys.first + i)).second);
               }
-              pairs += visible_pairs(kChunk, keys.count, keys.diagonal, keys.distance, window);
+              pairs += visible_pairs(with_window(window), kChunk, keys.count, keys.diagonal,
+                                     keys.distance);
             }
           }
           int64_t expected = 0;

@@ -110,6 +110,7 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(build_program(in_runs(small)));
     if (seed <= 60) {
       look(build_program(in_windows(small, seed)));
+      look(build_program(in_documents(small, seed)));
       look(build_program(sliced_request(seed)));
       look(build_program(forward_request(seed)));
     }

@@ -137,6 +137,7 @@ TEST_CASE("random strategies lower to legal programs", "[property]") {
     if (seed % 5 == 0 && request.strategy.layer_input.where != Saved::recompute) {
       request = in_windows(request, seed);
     }
+    if (seed % 5 == 1) request = in_documents(request, seed);
     const Program program = build_program(request);
     const Layout layout = lay_out(program);
     check_lifetimes(program);

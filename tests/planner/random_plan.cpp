@@ -1,6 +1,7 @@
 #include "tests/planner/random_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <utility>
 #include <vector>
@@ -61,6 +62,15 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
   if (of_windows() % 4 == 0) {
     plan.request.model.window = one_of<int64_t>(of_windows, {1000, 4096, 16384, 40000, 100000});
     plan.request.model.attention_sinks = of_windows() % 2 == 0;
+  }
+  std::mt19937_64 of_documents(seed + 2);
+  if (of_documents() % 4 == 0 && plan.request.model.positions != Positions::learned) {
+    std::map<int64_t, int64_t> counts;
+    for (uint64_t i = of_documents() % 3 + 1; i > 0; --i) {
+      counts[one_of<int64_t>(of_documents, {1, 512, 5000, 16384, 70000, 1 << 20})] +=
+          static_cast<int64_t>(of_documents() % 100) + 1;
+    }
+    plan.request.model.documents = Documents(counts);
   }
   return plan;
 }

@@ -1,5 +1,6 @@
 #include "tests/planner/random_strategy.h"
 
+#include <map>
 #include <random>
 
 namespace longspan::testing {
@@ -137,6 +138,19 @@ StepRequest in_windows(StepRequest request, uint64_t seed) {
   LayerRun windowed{2, true, m.ffn, 1, window};
   if (rotates) windowed.positions = LayerPositions::local;
   m.runs = {windowed, all, windowed, all};
+  return request;
+}
+
+StepRequest in_documents(StepRequest request, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::map<int64_t, int64_t> counts;
+  for (uint64_t i = random() % 3 + 1; i > 0; --i) {
+    const auto most = static_cast<uint64_t>(random() % 2 == 0 ? 2 * request.strategy.chunk_tokens
+                                                              : 2 * request.sequence);
+    counts[static_cast<int64_t>(random() % most) + 1] += static_cast<int64_t>(random() % 9) + 1;
+  }
+  request.model.documents = Documents(counts);
+  if (request.model.positions == Positions::learned) request.model.positions = Positions::none;
   return request;
 }
 

@@ -19,6 +19,8 @@ StepRequest forward_request(uint64_t seed);
 /// The step with layers that attend to a window, and that rotate differently, two for each of the
 /// others.
 StepRequest in_windows(StepRequest request, uint64_t seed);
+/// The request with sequences of documents, shorter than a chunk or longer.
+StepRequest in_documents(StepRequest request, uint64_t seed);
 
 /// The step on twice the tokens with layers that differ, of which some work on a half of them.
 StepRequest in_runs(StepRequest request);

@@ -105,6 +105,7 @@ void backward_keys(const Queue& queue, const AttentionBackward<T>& call) {
     const int64_t end = beyond < s.queries ? beyond : s.queries;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int64_t i = first; i < end; ++i) {
+        if (s.first_seen(i) > key) continue;  // of another document
         const T* q = call.q + (i * s.heads + head) * s.head_dim;
         const T* d_o = call.d_o + i * s.rows.o + head * s.head_dim;
         float score = 0, dp = 0;

@@ -3,6 +3,7 @@
 #include "engine/cuda/kernels/softmax.cuh"
 #include "engine/cuda/kernels/sums.cuh"
 #include "engine/cuda/launch.h"
+#include "engine/runtime/labels.h"
 
 namespace longspan::cuda {
 namespace {
@@ -28,7 +29,8 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
       T* const at = x + row * vocab;
       const int32_t label = wanted[row];
-      const bool valid = label >= 0 && label < vocab;
+      const bool unlabelled = label == kNoLabel;
+      const bool valid = unlabelled || (label >= 0 && label < vocab);
       const SoftmaxTerms terms = softmax_terms(team, packs, at, vocab, valid ? label : -1);
       const float top = terms.top;
       const float share = 1 / terms.sum;
@@ -38,14 +40,14 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
           load(at + j, value);
           for (int k = 0; k < lanes.value; ++k) {
             const float p = expf(value[k] - top) * share;
-            value[k] = factor * (j + k == label ? p - 1 : p);
+            value[k] = unlabelled ? 0 : factor * (j + k == label ? p - 1 : p);
           }
           store(value, at + j);
         });
       }
       if (team.rank() != 0) return;
-      losses[row] = logf(terms.sum) + (top - terms.label);
-      if (own != nullptr) own[row] = -losses[row];
+      losses[row] = unlabelled ? 0 : logf(terms.sum) + (top - terms.label);
+      if (own != nullptr) own[row] = unlabelled ? NAN : -losses[row];
       if (!valid) *fault = {Fault::Kind::label, label};
     });
     add_sum(

@@ -5,6 +5,7 @@
 #include "engine/cuda/kernels/softmax.cuh"
 #include "engine/cuda/kernels/sums.cuh"
 #include "engine/cuda/launch.h"
+#include "engine/runtime/labels.h"
 
 namespace longspan::cuda {
 namespace {
@@ -40,7 +41,12 @@ void share_terms(const Queue& queue, const VocabularyRows& share, const int32_t*
     }
     if (team.rank() != 0) return;
     all[row] = own_terms;
-    if (labels[row] < 0 || labels[row] >= own.whole) *fault = {Fault::Kind::label, labels[row]};
+    if (labels[row] == kNoLabel) {
+      // The gradient of a token without a label, divided by the sum, is 0.
+      all[row] = {0, INFINITY, 0};
+    } else if (labels[row] < 0 || labels[row] >= own.whole) {
+      *fault = {Fault::Kind::label, labels[row]};
+    }
   });
 }
 
@@ -101,13 +107,14 @@ void share_gradient(const Queue& queue, const VocabularyRows& share, const int32
   for_each_row(queue, n, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
     T* const at = logits + row * width;
     const int64_t label = row_of(own, labels[row]);
+    const bool unlabelled = labels[row] == kNoLabel;
     const float top = all[row].top, part = 1 / all[row].sum;
     each_pack(team, packs, width, [&](auto lanes, int64_t j) {
       float value[lanes.value];
       load(at + j, value);
       for (int k = 0; k < lanes.value; ++k) {
         const float p = expf(value[k] - top) * part;
-        value[k] = weight * (j + k == label ? p - 1 : p);
+        value[k] = unlabelled ? 0 : weight * (j + k == label ? p - 1 : p);
       }
       store(value, at + j);
     });
@@ -120,7 +127,8 @@ void add_loss(const Queue& queue, const float* terms, int64_t n, double scale, d
   add_sum(
       queue, n, queue.scratch,
       [=] LONGSPAN_BODY(int64_t i) {
-        return static_cast<double>(logf(all[i].sum) + (all[i].top - all[i].label));
+        const bool unlabelled = all[i].sum == INFINITY;
+        return unlabelled ? 0 : static_cast<double>(logf(all[i].sum) + (all[i].top - all[i].label));
       },
       scale, loss);
   for_each(queue, 1, [=] LONGSPAN_BODY(int64_t) {

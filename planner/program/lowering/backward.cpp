@@ -14,10 +14,12 @@ void StepLowering::backward() {
     gather_output_gradient();
   }
   shares_ = stage_->leaves;
+  load_documents();
   for (int layer = stage_->end - 1; layer >= stage_->first; --layer) {
     change_shares(shares_of_layers_[layer], Tensor::dx, layer);
     backward_layer(layer);
   }
+  release_documents();
   change_shares(stage_->enters, Tensor::dx, stage_->first);
   if (!stage_->boundary.has_embedding) {
     pass(Tensor::dx);
@@ -265,7 +267,8 @@ void StepLowering::attention_gradient(int layer, int q_chunk, const KeyRange& ke
                                   {d.v, !first_dkv, true},
                                   out(workspace),
                                   in(with_sinks ? parameters(unit) : -1),
-                                  inout(with_sinks ? gradients(unit) : -1)});
+                                  inout(with_sinks ? gradients(unit) : -1),
+                                  in(documents_)});
   emitted.kv_first = keys.first;
   emitted.first_dq = first_dq;
   emitted.first_dkv = first_dkv;

@@ -30,6 +30,19 @@ BufferId StepLowering::load_tokens(int block) {
   return tokens;
 }
 
+void StepLowering::load_documents() {
+  if (program_.model.documents.empty()) return;
+  const BufferId begins = builder_.create(Tensor::documents, Tier::host, -1, 0);
+  builder_.compute(shape(OpKind::documents), -1, microbatch_, {out(begins)}, Stream::host);
+  documents_ = device(Tensor::documents, -1, 0);
+  builder_.copy(begins, documents_, true);
+  builder_.release(begins);
+}
+
+void StepLowering::release_documents() {
+  if (documents_ >= 0) builder_.release(std::exchange(documents_, -1));
+}
+
 void StepLowering::begin_microbatch() {
   saved_.assign(layers_, {});
   for_weights_.assign(layers_, {});
@@ -109,10 +122,12 @@ void StepLowering::drop_residual() {
 
 void StepLowering::forward_layers() {
   shares_ = stage_->enters;
+  load_documents();
   for (int layer = stage_->first; layer < stage_->end; ++layer) {
     change_shares(shares_of_layers_[layer], Tensor::x, layer);
     forward_layer(layer);
   }
+  release_documents();
   change_shares(stage_->leaves, Tensor::x, stage_->end - 1);
 }
 
@@ -200,7 +215,8 @@ void StepLowering::attend(int layer, int chunk, const KeyRange& keys, bool first
                 {to.lse, !first, true},
                 out(workspace),
                 {to.sum, !first, true},
-                in(with_sinks ? parameters(unit_of_layer(layer)) : -1)})
+                in(with_sinks ? parameters(unit_of_layer(layer)) : -1),
+                in(documents_)})
       .kv_first = keys.first;
   builder_.release(workspace);
   if (op.into_sum && last) builder_.release(to.sum);

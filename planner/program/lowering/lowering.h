@@ -553,6 +553,9 @@ class StepLowering {
     return builder_.create(tensor, Tier::device, layer, index);
   }
   BufferId load_tokens(int block);
+  /// Where the documents of the microbatch's tokens begin, for the attention of an action.
+  void load_documents();
+  void release_documents();
   static OpShape shape(OpKind kind, Tensor tensor = Tensor::count) {
     OpShape s;
     s.kind = kind;
@@ -650,6 +653,7 @@ class StepLowering {
   int microbatch_ = 0, slice_ = 0;
   std::span<const SharedAttention> shared_;
   BufferId tokens_all_ = -1, log_probs_all_ = -1;
+  BufferId documents_ = -1;                    // on the device; -1: sequences have none
   std::vector<Parked> residual_;               // per block: x of the next layer
   std::vector<Parked> gradient_;               // per block: dx of the next layer in the backward
   TokenShares shares_{1};                      // of the states and of these, which wait for them:

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "engine/runtime/labels.h"
 #include "tests/engine/cpu/cpu_test.h"
 
 namespace longspan::cpu_test {
@@ -16,6 +17,7 @@ struct LossCase {
     output = random.normal(model.vocab * model.hidden, 0.5F);
     x = random.normal(n * model.hidden);
     labels = random.below(n, model.vocab);
+    if (n > 3) labels[1] = kNoLabel;
     head_start = random.normal(norm);
     output_start = random.normal(model.vocab * model.hidden);
   }

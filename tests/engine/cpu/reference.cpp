@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/runtime/labels.h"
+
 namespace longspan::reference {
 namespace {
 
@@ -272,6 +274,7 @@ double loss(const ModelSpec& model, const Doubles& head, const Doubles& output, 
   const Doubles logits = linear(h, model.hidden, output.data(), nullptr, model.vocab);
   double sum = 0;
   for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] == kNoLabel) continue;
     const double* row = logits.data() + i * model.vocab;
     const double top = *std::max_element(row, row + model.vocab);
     double total = 0;

@@ -101,7 +101,7 @@ TEST_CASE("logits of a thousand do not overflow in shares") {
 TEST_CASE("shares refuse a bad label and a loss that is not finite") {
   LossCase c(llama(), 5, 54);
   ThreadPool pool(2);
-  c.labels[2] = GENERATE(-1, -100, 37);
+  c.labels[2] = GENERATE(-1, -101, 37);
   CHECK_THROWS_AS(run_shares(pool, c, 2, 2, 1, true), Error);
   c.labels[2] = 0;
   c.x[3] = std::numeric_limits<float>::quiet_NaN();

@@ -137,5 +137,46 @@ TEST_CASE("tokens: the synthetic stream is one endless text", "[data]") {
   CHECK(sample(*open_tokens("synthetic", "auto", 4, 1), 0, 5) == Ids{0, 0, 0, 0, 0});
 }
 
+std::vector<int32_t> begins(const TokenSource& source, int64_t index, int64_t sequence) {
+  std::vector<int32_t> out(static_cast<size_t>(sequence + 1), -1);
+  source.documents(index, sequence, out.data());
+  return out;
+}
+
+TEST_CASE("documents: they end with a separator, and are cut at the ends of samples", "[data]") {
+  const TemporaryFolder folder;
+  const auto path =
+      folder.file("a.bin", bytes_of<uint16_t>({5, 0, 7, 8, 9, 0, 0, 4, 3, 2, 1})).string();
+  const std::shared_ptr<const TokenSource> plain = open_tokens(path, "auto", 5, 100);
+  CHECK_FALSE(plain->has_documents());
+  CHECK(begins(*plain, 0, 5) == Ids{0, 0, 0, 0, 0, 0});
+  CHECK(survey_documents(*plain, 0, 1, 5).labels == 5);
+  const auto source = in_documents(plain, {0, {}});
+  CHECK(source->has_documents());
+  CHECK(sample(*source, 1, 6) == sample(*plain, 1, 6));
+  CHECK(begins(*source, 0, 5) == Ids{0, 0, 2, 2, 2, 2});
+  CHECK(survey_documents(*source, 0, 1, 5).labels ==
+        4);  // the label of the separator is another's first
+  CHECK(begins(*source, 1, 5) == Ids{0, 1, 2, 2, 2, 2});
+  CHECK(survey_documents(*source, 1, 1, 5).labels == 3);
+}
+
+TEST_CASE("documents: lengths follow each other through the samples", "[data]") {
+  const std::shared_ptr<const TokenSource> plain = open_tokens("synthetic", "auto", 4, 100);
+  const auto source = in_documents(plain, {std::nullopt, {3, 1, 2}});
+  CHECK(begins(*source, 0, 4) == Ids{0, 0, 0, 3, 4});
+  CHECK(begins(*source, 1, 4) == Ids{0, 0, 2, 2, 2});  // the stream's tokens 4 to 8
+  CHECK(begins(*source, 2, 4) == Ids{0, 1, 2, 2, 4});
+  CHECK(survey_documents(*source, 2, 1, 4).labels == 1);
+  const auto one = in_documents(plain, {std::nullopt, {1}});
+  CHECK(begins(*one, 7, 4) == Ids{0, 1, 2, 3, 4});
+  CHECK(survey_documents(*one, 7, 1, 4).labels == 0);
+  const auto whole = in_documents(plain, {std::nullopt, {int64_t{1} << 50}});
+  CHECK(begins(*whole, 3, 4) == begins(*plain, 3, 4));
+  CHECK_THROWS_WITH(in_documents(plain, {std::nullopt, {3, 0}}), Contains("lengths > 0"));
+  CHECK_THROWS_WITH(in_documents(plain, {}), Contains("neither"));
+  CHECK_THROWS_WITH(in_documents(plain, {1, {2}}), Contains("both"));
+}
+
 }  // namespace
 }  // namespace longspan
