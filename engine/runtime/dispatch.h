@@ -208,8 +208,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       if (!b.has("dx")) {
         blocks.loss_forward(b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
                             b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own),
-                            loss_scale(p), b.whole<double>("loss"), b.whole<F>("log_probs"),
-                            b.whole<E>("workspace"));
+                            loss_scale(p, context), b.whole<double>("loss"),
+                            b.whole<F>("log_probs"), b.whole<E>("workspace"));
         return true;
       }
       blocks.loss_forward_backward(
