@@ -84,7 +84,7 @@ void add_forward_bytes(const StepRequest& request, const Strategy& s, const Leng
 
     TierBytes mlp = sum;
     mlp[0] += ws.mlp;
-    if (!f.parts && f.groups == 1) mlp[0] += 2 * unit(k_all);
+    if (!f.parts && f.groups == 1) mlp[0] += unit(k_all) + unit(v_all);
     at(mlp);
     if (!model.attention) {
       at(sum);
@@ -96,12 +96,12 @@ void add_forward_bytes(const StepRequest& request, const Strategy& s, const Leng
     attention[0] += unit(q) + unit(o) + unit(lse) + unit(ws_attention_forward);
     if (f.exchanges) attention[0] += unit(o_heads);
     if (!f.parts) {
-      attention[0] += 2 * unit(k_all);
+      attention[0] += unit(k_all) + unit(v_all);
     } else if (f.streams) {
-      attention[0] += 2 * unit(k);
-      attention[kv_tier] += 2 * std::min(f.chunks - 1, f.window.farthest) * unit(k);
+      attention[0] += unit(k) + unit(v);
+      attention[kv_tier] += std::min(f.chunks - 1, f.window.farthest) * (unit(k) + unit(v));
     } else {
-      attention[0] += 2 * f.chunks * bytes[k];
+      attention[0] += f.chunks * (bytes[k] + bytes[v]);
     }
     if (f.ring) {
       attention[0] += (f.blocks - 1) * (unit(o) + unit(lse)) + (f.chunks - 1) * unit(q);
@@ -136,11 +136,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int64_t blocks = f.blocks / f.slices * (f.again ? 1 : held);
   // Keys and values of a chunk. Resident ones of slices are parts of a slice's buffer, without the
   // alignment of each.
-  const auto kv_chunk = [&](Tensor t) { return f.streams ? unit(t) : bytes[t]; };
+  const auto kv_chunk = [&](Tensor keys) {
+    const auto values = static_cast<Tensor>(static_cast<int>(keys) + 1);
+    return f.streams ? unit(keys) + unit(values) : bytes[keys] + bytes[values];
+  };
   // Only the keys that the last slice's queries see, or those of the slice before it, have some.
   const int64_t reached = f.window.reach(f.chunks, f.streams ? 1 : chunks_of_slice);
   const auto kv_gradients_of = [&](int64_t slices) {
-    return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
+    return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0};
@@ -211,7 +214,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     add(saved_of(before, held), sum);
     sum[host] += unit(tokens_all);
     if (f.slices > 1) {
-      sum[kv_tier] += after * earlier * chunks_of_slice * 2 * kv_chunk(k);
+      sum[kv_tier] += after * earlier * chunks_of_slice * kv_chunk(k);
       sum[kv_tier] += before * kv_gradients_of(held) + after * kv_gradients_of(earlier);
     }
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
@@ -239,9 +242,9 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     mlp[0] +=
         inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
     if (f.slices > 1) {
-      mlp[kv_tier] += chunks * 2 * kv_chunk(k) + kv_gradients_of(held);
+      mlp[kv_tier] += chunks * kv_chunk(k) + kv_gradients_of(held);
     } else if (!f.streams && f.groups == 1) {
-      mlp[0] += 2 * unit(k_all);
+      mlp[0] += unit(k_all) + unit(v_all);
     }
     const bool keeps_queries =
         s.qkv.where == Saved::recompute && !f.chunk_between_uses && f.groups == 1;
@@ -259,14 +262,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     const bool all_here = f.parts && !f.streams;
     // Those of the last queries.
     const int64_t with_gradients = std::min(chunks, chunks_of_slice + reached);
-    attention[0] += !f.parts   ? 2 * (unit(k_all) + unit(dk_all))
-                    : all_here ? 2 * (chunks * kv_chunk(k) + with_gradients * kv_chunk(dk))
-                               : 2 * (kv_chunk(k) + kv_chunk(dk));
+    attention[0] += !f.parts   ? unit(k_all) + unit(v_all) + unit(dk_all) + unit(dv_all)
+                    : all_here ? chunks * kv_chunk(k) + with_gradients * kv_chunk(dk)
+                               : kv_chunk(k) + kv_chunk(dk);
     // Tensors elsewhere meanwhile, except a chunk that is being copied.
     const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;
     if (f.streams) {
-      attention[kv_tier] += others * 2 * unit(k);
-      if (!f.kv_outer) attention[kv_tier] += std::min(others, reached) * 2 * unit(dk);
+      attention[kv_tier] += others * kv_chunk(k);
+      if (!f.kv_outer) attention[kv_tier] += std::min(others, reached) * kv_chunk(dk);
     }
     if (f.block_between_uses) attention[host] += (blocks - 1) * unit(dx);
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {

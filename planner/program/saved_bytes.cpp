@@ -50,17 +50,19 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   if (all > 1) {
     // Resident ones are a buffer for each slice.
     const int64_t chunks_of_slice = lengths.chunks() / all;
-    const int64_t of_slice = streams_keys(s, lengths)
-                                 ? chunks_of_slice * unit(Tensor::k)
-                                 : round_up(chunks_of_slice * bytes[Tensor::k], kArenaAlignment);
-    sum[static_cast<int>(s.kv)] += layers * slices * 2 * of_slice;
+    const auto of_slice = [&](Tensor t) {
+      return streams_keys(s, lengths) ? chunks_of_slice * unit(t)
+                                      : round_up(chunks_of_slice * bytes[t], kArenaAlignment);
+    };
+    sum[static_cast<int>(s.kv)] += layers * slices * (of_slice(Tensor::k) + of_slice(Tensor::v));
   } else if (!streams_keys(s, lengths)) {
-    add(s.qkv, Tensor::k_all, kv_units * 2);
+    add(s.qkv, Tensor::k_all, kv_units);
+    add(s.qkv, Tensor::v_all, kv_units);
   } else {
     // Streamed keys and values stay where they are.
     const bool again = s.qkv.where == Saved::recompute;
     const int64_t kept = again ? layers - covered(s.qkv, model, layers) : layers;
-    sum[static_cast<int>(s.kv)] += kept * chunks * 2 * unit(Tensor::k);
+    sum[static_cast<int>(s.kv)] += kept * chunks * (unit(Tensor::k) + unit(Tensor::v));
   }
   return sum;
 }

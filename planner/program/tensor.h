@@ -16,6 +16,9 @@
 // = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, F and W
 // ModelSpec::mlp_width() and inner_width(), V vocabulary. G/P is the width of at least one head.
 //
+// With latent attention k and v are those of all heads, as attention reads them; v, o and their
+// gradients have value_dim in place of D.
+//
 // With experts, a row of `inner` or `act` has those of a token's active experts, so their bytes do
 // not depend on the routing. Within a tile of the MLP their rows are in the order of experts.
 #pragma once

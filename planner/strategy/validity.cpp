@@ -427,11 +427,13 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                     .got = std::to_string(q.pipeline().in_flight)};
      }},
     {Rule::schedule, "pipeline.schedule",
-     [](const Question& q) { return !q.model.norms_outputs() || !splits_backward(q); },
      [](const Question& q) {
-       return Words{fmt::format("{} splits the backward, which layers of {}, with norms of their "
-                                "outputs, do not yet",
-                                q.pipeline().schedule, q.model.name),
+       return (!q.model.norms_outputs() && !q.model.latent) || !splits_backward(q);
+     },
+     [](const Question& q) {
+       return Words{fmt::format("{} splits the backward, which layers of {}, with {}, do not yet",
+                                q.pipeline().schedule, q.model.name,
+                                q.model.latent ? "latent attention" : "norms of their outputs"),
                     "try 1f1b, interleaved-1f1b or seq1f1b"};
      }},
     {Rule::schedule, "pipeline.split",

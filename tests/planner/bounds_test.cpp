@@ -164,6 +164,9 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
     check_bound(testing::in_documents(testing::random_request(seed), seed), hw);
     check_bound(testing::sliced_request(seed), hw);
     check_bound(testing::forward_request(seed), hw);
+    check_bound(testing::with_latent_attention(testing::random_request(seed), seed), hw);
+    check_bound(testing::with_latent_attention(testing::sliced_request(seed), seed), hw);
+    check_bound(testing::with_latent_attention(testing::forward_request(seed), seed), hw);
   }
 }
 

@@ -58,6 +58,8 @@ TEST_CASE("ops are counted without lowering") {
     sliced.model.attention = seed % 7 != 0;
     if (seed % 4 == 0) sliced = testing::in_documents(sliced, seed);
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
+    const StepRequest latent = testing::with_latent_attention(request, seed);
+    CHECK(ops_estimate(latent) == arenas_of(latent).ops);
     StepRequest forward = testing::forward_request(seed);
     if (seed % 3 != 0) forward.boundary = request.boundary;
     forward.model.attention = seed % 7 != 0;

@@ -13,6 +13,9 @@ StepRequest random_request(uint64_t seed);
 /// The same, with several slices on one stage, most of which pass forward again.
 StepRequest sliced_request(uint64_t seed);
 
+/// The step with latent attention of random widths.
+StepRequest with_latent_attention(StepRequest request, uint64_t seed);
+
 /// The forward alone of one of these.
 StepRequest forward_request(uint64_t seed);
 

@@ -167,7 +167,9 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   op.queries_only = queries_only;
-  const BufferId workspace = normed ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
+  // Latent attention has its narrow vectors there.
+  const bool needs_none = normed && !program_.model.latent;
+  const BufferId workspace = needs_none ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
                     out(workspace)});
