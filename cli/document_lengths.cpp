@@ -77,6 +77,15 @@ Documents parse_documents(const std::string& text, const char* flag) {
   return Documents(counts);
 }
 
+Json documents_json(const Documents& documents) {
+  if (documents.empty()) return {};
+  Json lengths = Json::array();
+  for (const Documents::Length& length : documents.lengths()) {
+    lengths.push_back({{"tokens", length.tokens}, {"count", length.count}});
+  }
+  return lengths;
+}
+
 std::string documents_text(const Documents& documents) {
   const std::vector<Documents::Length>& lengths = documents.lengths();
   if (lengths.size() == 1) return fmt::format("of {} tokens", format_tokens(lengths[0].tokens));

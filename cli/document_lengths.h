@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/documents.h"
 #include "models/documents.h"
 
 namespace longspan::cli {
@@ -17,7 +18,10 @@ std::vector<Documents::Length> parse_lengths_of_documents(const std::string& tex
 /// The same as a histogram.
 Documents parse_documents(const std::string& text, const char* flag);
 
-/// "128 to 32K tokens, 1.9K in the mean".
+/// [{tokens, count}, ...]; null without documents.
+Json documents_json(const Documents& documents);
+
+/// "of 128 to 32K tokens, 1.9K in the mean".
 std::string documents_text(const Documents& documents);
 
 }  // namespace longspan::cli

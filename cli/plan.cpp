@@ -394,6 +394,7 @@ int run(const PlanFlags& flags, bool json) {
   if (json) {
     Json document = plan_summary_json(found.best);
     document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
+    document["documents"] = documents_json(found.best.model.documents);
     document["sequences_per_step"] = found.best.microbatches * found.best.strategy.parallel.data;
     document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
     const std::string not_run = why_not_run(found.best);

@@ -296,7 +296,12 @@ std::optional<std::string> Trainer::device_text() const {
 }
 std::optional<std::string> Trainer::device_warning() const {
   const cuda::Device* device = state_->machine.device();
-  if (device == nullptr || device->facts().has_fused_attention) return std::nullopt;
+  if (device == nullptr) return std::nullopt;
+  if (!state_->plan.model.documents.empty()) {
+    return "attention of packed documents runs the project's own kernels, slower than the plan "
+           "predicts by orders of magnitude";
+  }
+  if (device->facts().has_fused_attention) return std::nullopt;
   return "cuDNN is not found, so attention runs the project's own kernels, slower than the plan "
          "predicts by orders of magnitude; install cuDNN 9, or set LD_LIBRARY_PATH";
 }

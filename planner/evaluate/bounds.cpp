@@ -185,8 +185,7 @@ double Bounds::State::attention_resident(const Table& t, OpKind kind) const {
     for (int64_t i = 0; i < chunks; ++i) {
       const int64_t query = global_chunk(parallel, 0, i);
       while (count < chunks && global_chunk(parallel, source, count) <= query) ++count;
-      // The first chunk of the sequence sees only itself.
-      const bool sums = narrow && positions > 1 && i > 0;
+      const bool sums = narrow && positions > 1;
       ++times[static_cast<size_t>(count)][(source == 0 ? 2 : 0) + (sums ? 1 : 0)];
     }
   }

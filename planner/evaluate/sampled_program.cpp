@@ -482,7 +482,8 @@ std::string key_of(const StepRequest& r, const SampledPrograms& t) {
   };
   int64_t flags = 0;
   for (const bool flag : {r.model.tied_embeddings, r.model.attention, r.model.experts.has_value(),
-                          t.repeats_blocks, r.boundary.has_embedding, r.boundary.has_loss}) {
+                          r.model.documents.empty(), t.repeats_blocks, r.boundary.has_embedding,
+                          r.boundary.has_loss}) {
     flags = flags << 1 | static_cast<int64_t>(flag);
   }
   put(flags);

@@ -143,9 +143,10 @@ class Counter {
     const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
     if (!window_.is_limited()) {
       // A query chunk sees a part of every position's chunks, but a position's first one only sees
-      // those of earlier positions.
-      ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + own;
-      ring_zeros_ = chunks_ > 1 ? 2 * own : 0;
+      // the first ones of later positions.
+      const double seen = ring - 1 - own;
+      ring_attention_ = chunks_ + (ring - 1) * (chunks_ - 1) + seen;
+      ring_zeros_ = chunks_ > 1 ? 2 * seen : 0;
       return;
     }
     const int64_t chunks = std::llround(chunks_);

@@ -63,7 +63,7 @@ std::vector<int> ranks_of(const RankGroup& group) {
 int64_t global_chunk(const ParallelLayout& p, int64_t ring, int64_t local) {
   assert(0 <= ring && ring < p.ring && local >= 0);
   if (p.ring == 1) return local;
-  const int64_t in_pair = local % 2 == 0 ? ring : 2 * p.ring - 1 - ring;
+  const int64_t in_pair = local % 2 == 0 ? p.ring - 1 - ring : p.ring + ring;
   return local / 2 * 2 * p.ring + in_pair;
 }
 

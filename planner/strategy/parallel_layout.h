@@ -83,7 +83,9 @@ std::vector<int> ranks_of(const RankGroup& group);
 
 /// The index in the whole sequence of chunk `local` of ring position `ring`. Chunks are distributed
 /// in zigzag, so that every position has an equal share of causal attention: of each 2R chunks,
-/// position r has r and 2R-1-r.
+/// position r has R-1-r and R+r. Windows and documents hide nothing from the first chunks of a
+/// sequence and more from later ones. Position 0, whose first chunk is the latest, then has the
+/// most pairs, so a mesh's first rank is always its busiest.
 int64_t global_chunk(const ParallelLayout& parallel, int64_t ring, int64_t local);
 
 /// The number of K,V heads of one rank of a Ulysses group: its share, or one if there are more

@@ -134,8 +134,12 @@ PlanSteps::PlanSteps(const PlanCase& c, Communicator* comm, int threads)
   options.comm = comm;
   options.compute_threads = threads;
   options.nvme_directory = std::filesystem::temp_directory_path();
-  trainer_ = std::make_unique<Trainer>(
-      plan_, config, open_tokens("synthetic", "auto", c.sequence, plan_.model.vocab), options);
+  std::shared_ptr<const TokenSource> tokens =
+      open_tokens("synthetic", "auto", c.sequence, plan_.model.vocab);
+  if (const Documents& documents = plan_.model.documents; !documents.empty()) {
+    tokens = in_documents(std::move(tokens), {{}, drawn_lengths(documents, config.seed)});
+  }
+  trainer_ = std::make_unique<Trainer>(plan_, config, std::move(tokens), options);
   trainer_->step();
 }
 

@@ -51,6 +51,21 @@ ModelSpec gpt() {
   return m;
 }
 
+// Sixteen experts, of which a token has four, in place of MLPs of about as many products.
+ModelSpec with_experts(ModelSpec m) {
+  m.name = "bench-experts";
+  m.experts = Experts{.count = 16, .active = 4, .ffn = 352};
+  m.ffn = m.experts->ffn;
+  return m;
+}
+
+// One layer attends to a window, the other to all keys.
+ModelSpec with_windows(ModelSpec m, int64_t window) {
+  m.name = "bench-windows";
+  m.runs = {{1, true, m.ffn, 1, window}, {1, true, m.ffn, 1}};
+  return m;
+}
+
 std::vector<PlanCase> cases() {
   std::vector<PlanCase> list;
   const ModelSpec g = gpt(), l = small_llama(2);
@@ -101,6 +116,21 @@ std::vector<PlanCase> cases() {
   files.optimizer = Tier::nvme;
   files.layer_input.where = Saved::nvme;
   list.push_back({"llama inputs and moments in files 2K", l, 2048, files});
+
+  const ModelSpec experts = with_experts(l), windows = with_windows(l, 512);
+  ModelSpec packed = l;
+  packed.documents = Documents({{64, 30}, {300, 10}, {1500, 2}});
+  Strategy by_rows = preset(l, "checkpoint", 2048);
+  by_rows.preset = "custom";
+  by_rows.mlp_tile = 512;
+  list.push_back({"experts baseline 1K", experts, 1024, preset(experts, "baseline", 1024)});
+  list.push_back({"experts checkpoint, tiles of 512 2K", experts, 2048, by_rows});
+  list.push_back({"experts fpdt 4K by 1K", experts, 4096, preset(experts, "fpdt", 4096, 1024)});
+  list.push_back({"windows baseline 2K", windows, 2048, preset(windows, "baseline", 2048)});
+  list.push_back({"windows fpdt 4K by 512", windows, 4096, preset(windows, "fpdt", 4096, 512)});
+  list.push_back({"packed baseline 2K", packed, 2048, preset(packed, "baseline", 2048), 4});
+  list.push_back({"packed checkpoint 8K", packed, 8192, preset(packed, "checkpoint", 8192)});
+  list.push_back({"packed fpdt 4K by 1K", packed, 4096, preset(packed, "fpdt", 4096, 1024), 2});
 
   Strategy tiles = preset(g, "baseline", 2048);
   tiles.preset = "custom";

@@ -109,4 +109,35 @@ TEST_CASE("the chunks of a ring's positions are attended to once, if they are se
   }
 }
 
+TEST_CASE("the first position of a ring sees the most pairs") {
+  ParallelLayout parallel;
+  constexpr int64_t kChunk = 8, kChunks = 4;
+  std::vector<ModelSpec> models;
+  for (const int64_t window : {0, 1, 7, 9, 20, 60, 500}) models.push_back(with_window(window));
+  for (const int64_t length : {1, 5, 8, 30, 100, 1000}) {
+    models.push_back(with_window(length % 2 == 0 ? 0 : 12));
+    models.back().documents = Documents({{length, 3}, {2 * length, 1}});
+  }
+  for (const int64_t ring : {2, 3, 4, 8}) {
+    parallel.ring = ring;
+    for (const ModelSpec& model : models) {
+      const KeyWindow window = key_window(model, kChunk);
+      std::vector<double> pairs(static_cast<size_t>(ring));
+      for (int64_t own = 0; own < ring; ++own) {
+        for (int64_t query = 0; query < kChunks; ++query) {
+          for (int64_t source = 0; source < ring; ++source) {
+            for (const KeyRange& keys : ring_keys(parallel, own, query, source, kChunks, window)) {
+              pairs[static_cast<size_t>(own)] +=
+                  visible_pairs(model, kChunk, keys.count, keys.diagonal, keys.distance);
+            }
+          }
+        }
+      }
+      INFO("ring " << ring << ", window " << model.window << ", documents up to "
+                   << model.documents.longest());
+      for (const double of_position : pairs) CHECK(of_position <= pairs[0] * (1 + 1e-12));
+    }
+  }
+}
+
 }  // namespace longspan
