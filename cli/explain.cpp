@@ -374,8 +374,7 @@ int explain_on(const Plan& plan, const std::string& name, bool json) {
   return exported.nearest && exported.fits ? 0 : 1;
 }
 
-int run(const std::string& path, bool all, bool json) {
-  const Plan plan = read_plan(path);
+int run(const Plan& plan, bool all, bool json) {
   if (is_priced_by_kinds(step_request(plan))) return explain_pipeline(plan, all, json);
   if (!is_listable(plan)) return explain_unlisted(plan, all, json);
   const Simulated simulated = simulate_plan(plan);
@@ -410,8 +409,11 @@ void add_explain(Verb& program) {
   verb.add_flag("--all", *all, "Show every neighbour of the plan, not the most telling ones");
   auto on = std::make_shared<std::string>();
   verb.add_option("--on", *on, "Say instead how other software would run the plan");
-  verb.runs([path, all, on](bool json) {
-    return on->empty() ? run(*path, *all, json) : explain_on(read_plan(*path), *on, json);
+  auto forward_only = std::make_shared<bool>(false);
+  add_forward_flag(verb, *forward_only);
+  verb.runs([path, all, on, forward_only](bool json) {
+    const Plan plan = load_plan(*path, *forward_only);
+    return on->empty() ? run(plan, *all, json) : explain_on(plan, *on, json);
   });
 }
 

@@ -160,6 +160,16 @@ ParallelChoice ParallelFlags::load() const {
   return result;
 }
 
+void add_forward_flag(Verb& verb, bool& value) {
+  verb.add_flag("--forward-only", value,
+                "The forward alone: the loss and log-probabilities of tokens, nothing is trained");
+}
+
+Plan load_plan(const std::filesystem::path& path, bool forward_only) {
+  Plan plan = read_plan(path);
+  return forward_only && !plan.strategy.forward_only ? forward_plan(std::move(plan)) : plan;
+}
+
 void add_deterministic_flag(Verb& verb, bool& value) {
   verb.add_flag("--deterministic", value,
                 "The same bits from run to run on a GPU too: attention's backward is then slower");

@@ -7,6 +7,7 @@
 
 #include "cli/verbs.h"
 #include "hwprofiles/hardware_profile.h"
+#include "planner/plan/plan.h"
 #include "planner/search/meshes.h"
 
 namespace longspan::cli {
@@ -41,6 +42,10 @@ struct ParallelFlags {
 
 /// --deterministic.
 void add_deterministic_flag(Verb& verb, bool& value);
+
+/// --forward-only; and the plan of a file, or of its forward alone.
+void add_forward_flag(Verb& verb, bool& value);
+Plan load_plan(const std::filesystem::path& path, bool forward_only);
 
 /// Returns the lengths in "64K,1M", ascending. Throws bad_input naming `what`, as parse_tokens()
 /// does, and for a length that is given twice.

@@ -130,8 +130,9 @@ std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
 }
 
 std::string headline(const Plan& plan) {
-  return fmt::format("{}, {}, {}, {}, on {}", plan.model.name, count_tokens(plan.sequence),
-                     counted(plan.microbatches, "microbatch", "microbatches"), name_of(plan.dtype),
+  return fmt::format("{}, {}, {}{}, {}, on {}", plan.model.name, count_tokens(plan.sequence),
+                     counted(plan.microbatches, "microbatch", "microbatches"),
+                     plan.strategy.forward_only ? ", forward alone" : "", name_of(plan.dtype),
                      plan.hardware.name);
 }
 
@@ -139,8 +140,10 @@ void print_line(std::string_view key, std::string_view value) { say("  {:<10}{}\
 
 void print_summary(const Plan& plan, const Prediction& prediction) {
   print_line("layout", layout_text(plan));
-  print_line("saved", saved_text(plan.strategy));
-  print_line("states", states_text(plan.strategy));
+  const bool trains = !plan.strategy.forward_only;
+  print_line("saved", trains ? saved_text(plan.strategy) : "nothing, it is the forward alone");
+  print_line("states", trains ? states_text(plan.strategy)
+                              : fmt::format("parameters on {}", name_of(plan.strategy.parameters)));
   print_line("step", fmt::format("{}; 90 % interval {}", step_text(prediction),
                                  step_interval_text(plan.hardware, prediction.step_seconds)));
   print_line("memory", memory_text(plan, prediction.peak_bytes));
@@ -215,13 +218,14 @@ void print_knobs(const Plan& plan) {
   wide_line("keys, values", s.kv == Tier::device ? "resident on device"
                                                  : fmt::format("streamed from {}", name_of(s.kv)));
   wide_line("between uses", fmt::format("on {}", name_of(s.between_uses)));
-  wide_line("saved", group_text("saved", s));
-  wide_line(
-      "backward",
-      fmt::format("{}{}, prefetch {}, offload window {}", name_of(s.backward_order),
-                  s.deterministic ? ", deterministic" : "", s.prefetch_depth, s.offload_window));
+  wide_line("saved", s.forward_only ? "nothing" : group_text("saved", s));
+  wide_line("backward", fmt::format("{}{}, prefetch {}, offload window {}",
+                                    s.forward_only ? "none" : name_of(s.backward_order),
+                                    s.deterministic ? ", deterministic" : "", s.prefetch_depth,
+                                    s.offload_window));
   wide_line("tiles", group_text("tiles", s));
-  wide_line("states", group_text("states", s));
+  wide_line("states", s.forward_only ? fmt::format("parameters {}", name_of(s.parameters))
+                                     : group_text("states", s));
   if (s.moments != MomentFormat::float32) wide_line("moments", std::string(name_of(s.moments)));
   if (s.early_update) {
     wide_line("update", "during the backward, clipped by the gradient norm of the step before");

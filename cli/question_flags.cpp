@@ -38,6 +38,7 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
       "step before");
+  add_forward_flag(verb, forward_only);
 }
 
 void QuestionFlags::load(QuestionOptions& options) const {
@@ -66,6 +67,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
                     : moments == "bfloat16" ? MomentFormat::bfloat16
                                             : MomentFormat::float32;
   options.early_update = early_update;
+  options.forward_only = forward_only;
   options.extend_positions = extend_positions;
 }
 

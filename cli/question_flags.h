@@ -18,6 +18,7 @@ struct QuestionFlags {
   bool deterministic = false;
   std::string moments = "float32";
   bool early_update = false;
+  bool forward_only = false;
   bool extend_positions = false;
 
   /// `chunk`: the help text of --chunk.

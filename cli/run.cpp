@@ -27,6 +27,7 @@
 #include "engine/comm/collectives.h"
 #include "engine/train/adapter_files.h"
 #include "engine/train/machine_backend.h"
+#include "engine/train/npy.h"
 #include "engine/train/states.h"
 #include "engine/train/trainer.h"
 #include "planner/plan/pipeline_plan.h"
@@ -58,6 +59,8 @@ struct RunFlags {
   std::string nvme_directory = ".";
   std::string trace;
   std::string output;
+  bool forward_only = false;
+  std::string log_probs;
 };
 
 // The memory that the run uses.
@@ -89,6 +92,7 @@ void check_apart(const RunFlags& flags) {
       {"the plan", flags.plan},
       {"--checkpoint", expected_checkpoint(flags)},
       {"--trace", flags.trace},
+      {"--logprobs", flags.log_probs},
       {"-o", flags.output}};
   std::map<fs::path, const char*> seen;
   for (const auto& [flag, file] : files) {
@@ -107,6 +111,7 @@ void check_outputs(const RunFlags& flags) {
   check_apart(flags);
   check_output(expected_checkpoint(flags), "--checkpoint");
   check_output(flags.trace, "--trace");
+  check_output(flags.log_probs, "--logprobs");
   check_output(flags.output, "-o");
 }
 
@@ -141,6 +146,23 @@ void check(const RunFlags& flags) {
   validate(flags.training);
 }
 
+// Refuses flags that are about what the plan does not do.
+void check_purpose(const RunFlags& flags, const Plan& plan) {
+  if (!plan.strategy.forward_only) {
+    if (flags.log_probs.empty()) return;
+    throw bad_input("--logprobs: {} trains; --forward-only runs its forward alone", flags.plan);
+  }
+  for (const auto& [flag, given] : {std::pair("--checkpoint", !flags.checkpoint.empty()),
+                                    {"--resume", !flags.resume.empty()},
+                                    {"--stop-after", flags.stop_after > 0}}) {
+    if (!given) continue;
+    throw bad_input(
+        "{}: a forward alone changes nothing to continue from; --weights reads a "
+        "checkpoint's parameters",
+        flag);
+  }
+}
+
 // One line of the step table, which is printed while training: as many columns as fit the width.
 std::string step_line(const std::vector<std::string>& cells) {
   constexpr size_t kWidths[] = {7, 9, 10, 9, 10, 7, 10, 10, 10};
@@ -153,19 +175,30 @@ std::string step_line(const std::vector<std::string>& cells) {
   return line;
 }
 
-void print_header() {
-  say("{}\n", bold(step_line({"step", "loss", "grad norm", "lr", "tokens/s", "MFU", "device",
-                              "host", "nvme"})));
+// A forward alone has neither gradients nor a learning rate.
+void print_header(bool trains) {
+  std::vector<std::string> cells = {"step", "loss"};
+  if (trains) cells.insert(cells.end(), {"grad norm", "lr"});
+  cells.insert(cells.end(), {"tokens/s", "MFU", "device", "host", "nvme"});
+  say("{}\n", bold(step_line(cells)));
 }
 
 void print_step(const StepReport& r) {
   const Prediction& m = r.measured;
-  say("{}\n",
-      step_line({fmt::format("{}", r.step), fmt::format("{:.4f}", r.loss),
-                 fmt::format("{:.4g}", r.gradient_norm), fmt::format("{:.2e}", r.learning_rate),
-                 fmt::format("{:.1f}", m.tokens_per_second), percent(m.mfu),
-                 bytes_or_dash(m.peak_bytes[0]), bytes_or_dash(m.peak_bytes[1]),
-                 bytes_or_dash(m.peak_bytes[2])}));
+  const std::vector<double>& sequences = r.sequence_losses;
+  std::vector<std::string> cells = {fmt::format("{}", r.step), fmt::format("{:.4f}", r.loss)};
+  if (sequences.empty()) {
+    cells.push_back(fmt::format("{:.4g}", r.gradient_norm));
+    cells.push_back(fmt::format("{:.2e}", r.learning_rate));
+  }
+  cells.insert(cells.end(), {fmt::format("{:.1f}", m.tokens_per_second), percent(m.mfu),
+                             bytes_or_dash(m.peak_bytes[0]), bytes_or_dash(m.peak_bytes[1]),
+                             bytes_or_dash(m.peak_bytes[2])});
+  say("{}\n", step_line(cells));
+  const int64_t before = (r.step - 1) * static_cast<int64_t>(sequences.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    say("  sequence {}: loss {:.6f}\n", before + static_cast<int64_t>(i), sequences[i]);
+  }
   std::fflush(stdout);
 }
 
@@ -183,12 +216,14 @@ void save(const Trainer& trainer, const std::string& path, Outcome& outcome) {
 // Runs steps until done, or until a signal requests a stop, and saves checkpoints on the way. All
 // ranks run the same steps, unless one cannot save.
 Outcome train(const RunFlags& flags, const RankContext& context, Trainer& trainer,
-              RunRecorder& recorder, bool prints) {
+              RunRecorder& recorder, bool prints, bool trains, std::vector<float>& log_probs) {
   Outcome outcome;
   const int64_t first = trainer.steps_done();
-  if (prints) print_header();
+  if (prints) print_header(trains);
   while (trainer.steps_done() < flags.training.steps && !outcome.stopped_early) {
-    const StepReport report = trainer.step();
+    StepReport report = trainer.step();
+    log_probs.insert(log_probs.end(), report.log_probs.begin(), report.log_probs.end());
+    report.log_probs = {};
     recorder.add(report, trainer.executor().program(), trainer.last_timeline());
     if (prints) print_step(report);
     if (!std::isfinite(report.loss)) {
@@ -314,7 +349,9 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
   table.print();
   say("  the process took {} of memory at most, {} of it arenas\n",
       format_bytes(process_peak_bytes()), format_bytes(taken.arena_bytes));
-  if (outcome.stopped_early) {
+  if (outcome.stopped_early && plan.strategy.forward_only) {
+    say("Stopped after step {} of {}.\n", trainer.steps_done(), flags.training.steps);
+  } else if (outcome.stopped_early) {
     say("Stopped after step {} of {}; --resume {} continues.\n", trainer.steps_done(),
         flags.training.steps, outcome.checkpoint);
   } else if (!outcome.checkpoint.empty()) {
@@ -345,7 +382,8 @@ void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
 // Reads the plan. Throws unless it and the options can be run with the ranks that are started.
 Plan checked_plan(const RunFlags& flags, int64_t started) {
   check(flags);
-  Plan plan = read_plan(flags.plan);
+  Plan plan = load_plan(flags.plan, flags.forward_only);
+  check_purpose(flags, plan);
   check_listable(plan, flags.plan);
   check_fits(plan, plan.predicted.peak_bytes);
   check_runs(plan, flags, started);
@@ -374,6 +412,7 @@ Json common_to_ranks(const RunFlags& flags, const Plan& plan) {
           {"--checkpoint-every", flags.checkpoint_every},
           {"--weights", !flags.weights.empty()},
           {"--resume", !flags.resume.empty()},
+          {"--logprobs", !flags.log_probs.empty()},
           {"--trace", !flags.trace.empty()},
           {"--documents", flags.documents},
           {"--separator", flags.separator ? Json(*flags.separator) : Json()}};
@@ -454,6 +493,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     options.compute_threads = threads_per_rank(flags, context);
     options.nvme_directory = flags.nvme_directory;
     options.comm = &context.comm;
+    options.keep_log_probs = !flags.log_probs.empty();
     ProgressBar bar;
     if (context.is_leader()) {
       options.preparing = [&bar](int64_t done, int64_t all) {
@@ -501,7 +541,9 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   }
 
   RunRecorder recorder;
-  Outcome outcome = train(flags, context, *trainer, recorder, prints);
+  const bool trains = !plan.strategy.forward_only;
+  std::vector<float> log_probs;  // of all sequences
+  Outcome outcome = train(flags, context, *trainer, recorder, prints, trains, log_probs);
   // Collective work comes before the last checkpoint: if saving fails on a rank, that rank
   // continues alone.
   const bool traced = !flags.trace.empty() && (!outcome.lost || context.comm.size() == 1);
@@ -509,7 +551,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   if (!outcome.lost && !flags.save_adapters.empty()) trainer->save_adapters(flags.save_adapters);
   if (context.comm.name() != "local") taken.device_in_use = trainer->device_bytes_in_use();
   const std::string last = outcome.stopped_early ? early_checkpoint(flags) : flags.checkpoint;
-  if (!outcome.lost && !last.empty()) save(*trainer, last, outcome);
+  if (trains && !outcome.lost && !last.empty()) save(*trainer, last, outcome);
   if (!context.is_leader()) {
     if (outcome.lost) throw Error(*outcome.lost);
     return;
@@ -517,6 +559,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
   const Json record = record_json(flags, plan, *trainer, recorder, outcome, context, taken);
   if (!flags.output.empty()) write_file_atomically(flags.output, record.dump(1) + "\n");
   if (traced) write_file_atomically(flags.trace, trace);
+  if (!flags.log_probs.empty()) write_npy(flags.log_probs, log_probs, plan.sequence);
   if (outcome.lost) {
     throw Error(
         outcome.lost->kind(),
@@ -529,6 +572,7 @@ void run_rank(const RunFlags& flags, const RankContext& context, bool json) {
     print_outcome(flags, plan, *trainer, recorder, outcome, taken);
     if (!flags.trace.empty()) say("Wrote {} (the last step)\n", flags.trace);
     if (!flags.save_adapters.empty()) say("Wrote {} (adapters)\n", flags.save_adapters);
+    if (!flags.log_probs.empty()) say("Wrote {}\n", flags.log_probs);
   }
 }
 
@@ -580,6 +624,10 @@ void add_run(Verb& program) {
   verb.add_option("--threads", flags->threads,
                   "Compute threads of a rank; 0: its share of the cores");
   verb.add_option("--nvme-dir", flags->nvme_directory, "Folder of the file tier");
+  add_forward_flag(verb, flags->forward_only);
+  verb.add_option("--logprobs", flags->log_probs,
+                  "With a forward alone: write the log-probability of every token but the first of "
+                  "each sequence, as float32 in NumPy's format");
   verb.add_option("--trace", flags->trace, "Write the last step's timeline as a Perfetto trace");
   verb.add_option("-o,--output", flags->output, "Write everything measured as JSON");
   verb.runs([flags](bool json) { return run(*flags, json); });

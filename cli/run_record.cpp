@@ -103,13 +103,16 @@ std::array<int64_t, kTierCount> RunRecorder::peak_bytes() const {
 }
 
 Json step_json(const StepReport& report) {
-  Json object = {{"step", report.step},
-                 {"loss", report.loss},
-                 {"gradient_norm", report.gradient_norm},
-                 {"learning_rate", report.learning_rate},
-                 {"seconds", report.measured.step_seconds},
-                 {"tokens_per_second", report.measured.tokens_per_second},
-                 {"mfu", report.measured.mfu}};
+  Json object = {{"step", report.step}, {"loss", report.loss}};
+  if (report.sequence_losses.empty()) {
+    object["gradient_norm"] = report.gradient_norm;
+    object["learning_rate"] = report.learning_rate;
+  } else {
+    object["sequence_losses"] = report.sequence_losses;
+  }
+  object["seconds"] = report.measured.step_seconds;
+  object["tokens_per_second"] = report.measured.tokens_per_second;
+  object["mfu"] = report.measured.mfu;
   put_tiers(object, report.measured.peak_bytes);
   return object;
 }

@@ -26,6 +26,7 @@ namespace {
 struct SimulateFlags {
   std::string plan;
   std::string trace;
+  bool forward_only = false;
 };
 
 void print_trace_file(const SimulateFlags& flags) {
@@ -86,7 +87,7 @@ int run(const SimulateFlags& flags, bool json) {
   if (!flags.trace.empty() && std::filesystem::equivalent(flags.trace, flags.plan, none)) {
     throw bad_input("--trace: {} is the plan; name another file", flags.trace);
   }
-  const Plan plan = read_plan(flags.plan);
+  const Plan plan = load_plan(flags.plan, flags.forward_only);
   if (is_priced_by_kinds(step_request(plan))) return run_pipeline(flags, plan, json);
   if (!is_listable(plan)) return run_unlisted(flags, plan, json);
   const Simulated s = simulate_plan(plan);
@@ -134,6 +135,7 @@ void add_simulate(Verb& program) {
                                "longspan simulate plan.yaml --trace predicted.json");
   verb.add_option("plan", flags->plan, "The plan's file").required();
   verb.add_option("--trace", flags->trace, "Write the timeline as a Perfetto trace");
+  add_forward_flag(verb, flags->forward_only);
   verb.runs([flags](bool json) { return run(*flags, json); });
 }
 

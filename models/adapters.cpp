@@ -90,6 +90,11 @@ std::string projections_text(const Adapters& adapters) {
 }
 
 ModelSpec with_adapters(const ModelSpec& model, const Adapters& adapters) {
+  if (model.latent) {
+    throw bad_input(
+        "adapters: the projections of {} are those of latent attention, which have none",
+        model.name);
+  }
   ModelSpec adapted = model;
   adapted.adapters = adapters;
   adapted.frozen_embedding = adapted.frozen_head = true;

@@ -392,14 +392,9 @@ int64_t active_parameter_count(const ModelSpec& model) {
 
 void refuse_unplanned(const ModelSpec& model) {
   const Experts e = model.experts.value_or(Experts{});
-  // The choice of groups is DeepSeek-V3's, by the two highest scores of each.
-  const bool other_groups =
-      e.groups > 1 && (e.scores != Experts::Scores::sigmoid || e.count / e.groups < 2);
   const std::pair<bool, const char*> features[] = {
-      {model.latent.has_value(), "multi-head latent attention"},
       {model.next_token_layers > 0, "layers that predict further tokens"},
       {e.auxiliary_loss > 0, "the auxiliary loss of experts"},
-      {other_groups, "a choice of groups of experts other than DeepSeek-V3's"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

@@ -200,8 +200,10 @@ struct ModelSpec {
   bool works_on_all_tokens() const;
   int64_t attention_width() const { return heads * head_dim; }  // A
   int64_t kv_width() const { return kv_heads * head_dim; }      // G
-  /// The width of attention's output: A, but where values are narrower than queries.
-  int64_t attended_width() const { return latent ? heads * latent->value_dim : heads * head_dim; }
+  /// The width of a head's values and output: D, but with latent attention.
+  int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
+  int64_t value_width() const { return kv_heads * value_dim(); }
+  int64_t attended_width() const { return heads * value_dim(); }  // of attention's output
   bool gated() const { return activation != Activation::gelu; }
   bool norms_inputs() const { return norm_placement != NormPlacement::output; }
   bool norms_outputs() const { return norm_placement != NormPlacement::input; }
@@ -334,9 +336,8 @@ struct ModelFlops {
   double attention_forward = 0;  // QK^T and PV
   // The backward without recomputation: twice the forward, but where parameters are frozen.
   double dense_backward = 0, attention_backward = 0;
-  double step() const {
-    return dense_forward + attention_forward + dense_backward + attention_backward;
-  }
+  double forward() const { return dense_forward + attention_forward; }
+  double step() const { return forward() + dense_backward + attention_backward; }
 };
 ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at

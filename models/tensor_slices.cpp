@@ -46,20 +46,38 @@ std::vector<Piece> experts_pieces(const ModelSpec& m) {
   return pieces;
 }
 
+// Every rank has whole what makes the narrow vectors of a token.
+void add_latent_pieces(const ModelSpec& m, std::vector<Piece>& pieces) {
+  const LatentAttention& l = *m.latent;
+  const auto narrow = [&](int64_t rank, int64_t more) {
+    pieces.push_back({Cut::none, rank + more, m.hidden});
+    pieces.push_back({Cut::none, 1, rank});
+  };
+  if (l.query_rank > 0) narrow(l.query_rank, 0);
+  pieces.push_back({Cut::rows, m.attention_width(), l.query_rank > 0 ? l.query_rank : m.hidden});
+  narrow(l.key_rank, l.rotated_dim);
+  pieces.push_back({Cut::rows, m.heads * (m.head_dim - l.rotated_dim + l.value_dim), l.key_rank});
+}
+
 // The pieces in the order documented at parameter_units().
 std::vector<Piece> layer_pieces(const ModelSpec& m) {
   const int64_t d = m.hidden, a = m.attention_width(), g = m.kv_width();
+  const int64_t attended = m.attended_width();
   const Piece norm{Cut::none, m.norm == Norm::layernorm ? 2 : 1, d};
   const Piece bias{Cut::none, 1, d};
   std::vector<Piece> pieces;
   if (m.attention) {
     pieces.push_back(norm);
-    for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, d});
+    if (m.latent) {
+      add_latent_pieces(m, pieces);
+    } else {
+      for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, d});
+    }
     if (m.qkv_bias) {
       for (const int64_t rows : {a, g, g}) pieces.push_back({Cut::rows, rows, 1});
     }
     if (m.qk_norm) pieces.push_back({Cut::none, 1, m.qk_norm_of_token ? a + g : 2 * m.head_dim});
-    pieces.push_back({Cut::columns, d, a});
+    pieces.push_back({Cut::columns, d, attended});
     if (m.attention_out_bias) pieces.push_back(bias);
     if (m.attention_sinks) pieces.push_back({Cut::rows, m.heads, 1});
     if (m.norm_placement == NormPlacement::both) pieces.push_back(norm);

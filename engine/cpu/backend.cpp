@@ -47,6 +47,7 @@ struct Blocks {
   void experts_backward(auto... args) { cpu::received_backward(layer, args...); }
   void combine_backward(auto... args) { cpu::combine_backward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
+  void loss_forward(auto... args) { cpu::loss_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
   void final_norm_forward(auto... args) { cpu::final_norm_forward(layer, args...); }
   void final_norm_backward(auto... args) { cpu::final_norm_backward(layer, args...); }
@@ -133,6 +134,11 @@ void CpuBackend::run(const Program& p, const Op& op, const OperandPointers& poin
     case OpKind::batch: {
       const BoundOp<OpKind::batch> b(p, op, pointers);
       fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
+      break;
+    }
+    case OpKind::report: {
+      const BoundOp<OpKind::report> b(p, op, pointers);
+      report_log_probs(p, op, b.whole<float>("log_probs"), context);
       break;
     }
     case OpKind::documents: {

@@ -78,7 +78,7 @@ int64_t mlp_backward_weight_workspace(const ModelSpec&, int64_t n, int64_t tile)
 /// 0; with qk_norm t*A
 int64_t qkv_backward_input_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// t*(2d+V)
-int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile);
+int64_t loss_workspace(const ModelSpec&, int64_t n, int64_t tile, bool forward_only = false);
 /// t*V
 int64_t vocabulary_workspace(const ModelSpec&, int64_t n, int64_t tile);
 /// 0: the tiles of attention live on the stacks of the pool's threads.
@@ -244,6 +244,11 @@ void mlp_backward_weight(const BlockContext&, const float* h, const float* dy, c
 /// alias x. `head` is the head unit; `output` is the [V,d] output matrix (inside the head unit, or
 /// the embedding unit's token table if tied). Throws Error(failed) if a label, except kNoLabel, is
 /// outside [0, V) or the loss is not finite.
+/// loss_forward() computes the same loss alone, and log_probs[n], those of the labels; NaN without
+/// a label.
+void loss_forward(const BlockContext&, const float* head, const float* output, const float* x,
+                  const int32_t* labels, int64_t n, int64_t tile, double scale, double* loss,
+                  float* log_probs, float* workspace);
 void loss_forward_backward(const BlockContext&, const float* head, const float* output,
                            const float* x, const int32_t* labels, int64_t n, int64_t tile,
                            double scale, double* loss, float* dx, float* head_gradient,

@@ -1,5 +1,6 @@
 // Final norm, logits, cross-entropy and their gradients, one tile of tokens at a time.
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
@@ -15,21 +16,47 @@ namespace {
 // Exponentials that are summed in float before they are added in double.
 constexpr int64_t kSumTerms = 1024;
 
-// Replaces one row of logits by scale * (softmax - onehot); returns its cross-entropy. Both are 0
-// without a label.
+// The cross-entropy of one row of logits, which it replaces by their exponentials, and their sum.
+struct RowLoss {
+  double value, sum;
+};
+RowLoss row_loss(float* x, int64_t vocab, int32_t label) {
+  const float top = max_of(x, vocab);
+  const float wanted = x[label];
+  const double sum = exponentials(x, vocab, top);
+  return {std::log(sum) + (static_cast<double>(top) - wanted), sum};
+}
+
+// The same; replaces the row by scale * (softmax - onehot). Both are 0 without a label.
 double softmax_row(float* x, int64_t vocab, int32_t label, double scale) {
   if (label == kNoLabel) {
     std::fill_n(x, vocab, 0.0F);
     return 0;
   }
-  const float top = max_of(x, vocab);
-  const float wanted = x[label];
-  const double sum = exponentials(x, vocab, top);
+  const auto [value, sum] = row_loss(x, vocab, label);
   const float factor = static_cast<float>(scale / sum);
   for_lanes(vocab,
             [&](int64_t j, int64_t count) { store(x + j, load(x + j, count) * factor, count); });
   x[label] -= static_cast<float>(scale);
-  return std::log(sum) + (static_cast<double>(top) - wanted);
+  return value;
+}
+
+// Adds scale * loss_of(i) of all rows to `total`, in order. They wait in rows of `scratch` of width
+// d, as pairs of floats, which keep the precision of the sum in double.
+template <class LossOf>
+void add_losses(ThreadPool& pool, int64_t rows, int64_t vocab, int64_t d, double scale,
+                float* scratch, double& total, const LossOf& loss_of) {
+  for_rows(pool, rows, vocab, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const double value = loss_of(i);
+      const float high = static_cast<float>(value);
+      scratch[i * d] = high;
+      if (d > 1) scratch[i * d + 1] = static_cast<float>(value - high);
+    }
+  });
+  for (int64_t i = 0; i < rows; ++i) {
+    total += scale * (static_cast<double>(scratch[i * d]) + (d > 1 ? scratch[i * d + 1] : 0.0F));
+  }
 }
 
 }  // namespace
@@ -72,10 +99,40 @@ double exponentials(float* x, int64_t n, float top) {
   return sum;
 }
 
-int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile) {
+int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool forward_only) {
   const char* what = "loss workspace";
-  const int64_t row = checked_add(checked_mul(2, model.hidden, what), model.vocab, what);
+  const int64_t widths = forward_only ? 1 : 2;
+  const int64_t row = checked_add(checked_mul(widths, model.hidden, what), model.vocab, what);
   return checked_mul(std::min(n, tile), row, what);
+}
+
+void loss_forward(const BlockContext& context, const float* head, const float* output,
+                  const float* x, const int32_t* labels, int64_t n, int64_t tile, double scale,
+                  double* loss, float* log_probs, float* workspace) {
+  const ModelSpec& model = *context.model;
+  ThreadPool& pool = *context.pool;
+  const int64_t d = model.hidden, vocab = model.vocab;
+  const int64_t bias = model.norm == Norm::layernorm ? d : -1;
+  check_labels(labels, n, vocab);
+  float* h = workspace;
+  float* logits = h + std::min(n, tile) * d;
+  double total = 0;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
+    gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+    // The losses wait in h, which is not used again.
+    add_losses(pool, rows, vocab, d, scale, h, total, [&](int64_t i) {
+      float& log_prob = log_probs[row + i];
+      log_prob = std::numeric_limits<float>::quiet_NaN();
+      if (labels[row + i] == kNoLabel) return 0.0;
+      const double value = row_loss(logits + i * vocab, vocab, labels[row + i]).value;
+      log_prob = static_cast<float>(-value);
+      return value;
+    });
+  }
+  check_loss(total, n);
+  *loss += total;
 }
 
 void loss_forward_backward(const BlockContext& context, const float* head, const float* output,
@@ -96,19 +153,10 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     const int64_t rows = std::min(tile, n - row);
     norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
     gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
-    // Store the losses in dh, which is unused until the logits are gradients. Pairs of floats keep
-    // the precision of the sum in double.
-    for_rows(pool, rows, vocab, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const double value = softmax_row(logits + i * vocab, vocab, labels[row + i], scale);
-        const float high = static_cast<float>(value);
-        dh[i * d] = high;
-        if (d > 1) dh[i * d + 1] = static_cast<float>(value - high);
-      }
+    // The losses wait in dh, which is unused until the logits are gradients.
+    add_losses(pool, rows, vocab, d, scale, dh, total, [&](int64_t i) {
+      return softmax_row(logits + i * vocab, vocab, labels[row + i], scale);
     });
-    for (int64_t i = 0; i < rows; ++i) {
-      total += scale * (static_cast<double>(dh[i * d]) + (d > 1 ? dh[i * d + 1] : 0.0F));
-    }
     if (output_gradient != nullptr) {
       gemm_tn(pool, vocab, d, rows, logits, vocab, h, d, Into::add, output_gradient, d);
     }

@@ -98,6 +98,8 @@ class Recorder {
   template <class... A>
   void mlp_backward_weight(A&&...) {}
   template <class... A>
+  void loss_forward(A&&...) {}
+  template <class... A>
   void loss_forward_backward(A&&...) {}
   template <class... A>
   void final_norm_forward(A&&...) {}

@@ -71,6 +71,11 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
       fill_tokens(p, op, b.whole<int32_t>("tokens"), context);
       return;
     }
+    case OpKind::report: {
+      const BoundOp<OpKind::report> b(p, op, pointers);
+      report_log_probs(p, op, b.whole<float>("log_probs"), context);
+      return;
+    }
     case OpKind::documents: {
       const BoundOp<OpKind::documents> b(p, op, pointers);
       fill_documents(p, op, b.whole<int32_t>("begins"), context);

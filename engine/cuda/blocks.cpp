@@ -897,6 +897,22 @@ void Blocks<T>::combine_backward(const T* unit, const T* h, std::byte* routing, 
 // --- loss ---
 
 template <class T>
+void Blocks<T>::loss_forward(const T* head, const T* output, const T* x, const int32_t* labels,
+                             int64_t n, int64_t tile, double scale, double* loss, float* log_probs,
+                             T* workspace) {
+  const int64_t d = model_.hidden, vocab = model_.vocab;
+  const int64_t bias = model_.norm == Norm::layernorm ? d : -1;
+  T* h = workspace;
+  T* logits = h + std::min(n, tile) * d;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    cuda::norm_forward<T>(queue_, norm_kind(), {head, tensor(head, bias)}, x + row * d, rows, h);
+    gemm_nt(queue_, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+    cross_entropy(queue_, labels + row, rows, vocab, scale, logits, loss, log_probs + row);
+  }
+}
+
+template <class T>
 void Blocks<T>::loss_forward_backward(const T* head, const T* output, const T* x,
                                       const int32_t* labels, int64_t n, int64_t tile, double scale,
                                       double* loss, T* dx, float* head_gradient,

@@ -92,6 +92,8 @@ class Blocks {
                         float* weights, float* gradient, T* workspace);
   void combine_backward(const T* unit, const T* h, std::byte* routing, const T* rows,
                         const float* d_weights, int64_t n, bool first, T* dh, float* unit_gradient);
+  void loss_forward(const T* head, const T* output, const T* x, const int32_t* labels, int64_t n,
+                    int64_t tile, double scale, double* loss, float* log_probs, T* workspace);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
                              int64_t n, int64_t tile, double scale, double* loss, T* dx,
                              float* head_gradient, float* output_gradient, T* workspace);

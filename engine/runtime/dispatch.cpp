@@ -107,10 +107,10 @@ std::vector<UnitRange> StepShape::counted(const Program& p, const Op& op) const 
   if (counts_elsewhere(p, kind)) return ranges;
   // A tensor group replicates nothing of experts, and has no adapters.
   static const std::vector<UnitRange> all{{0, kUnitEnd}};
-  for (const UnitRange& counted :
-       kind == UnitKind::layer                                    ? counted_[layer_kind(p, op)]
-       : kind == UnitKind::experts || kind == UnitKind::adapters ? all
-                                                                  : counted_at_ends_) {
+  for (const UnitRange& counted : kind == UnitKind::layer ? counted_[layer_kind(p, op)]
+                                  : kind == UnitKind::experts || kind == UnitKind::adapters
+                                      ? all
+                                      : counted_at_ends_) {
     const int64_t first = std::max(counted.begin, begin) - begin;
     const int64_t last = std::min(counted.end, begin + held) - begin;
     if (first < last) ranges.push_back({first, last});
@@ -147,6 +147,16 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
         if (begins[i] != begins[i + 1]) labels[i] = kNoLabel;
       }
     }
+  }
+}
+
+void report_log_probs(const Program& p, const Op& op, const float* values,
+                      const StepContext& context) {
+  if (!context.take_log_probs) return;
+  const int64_t part = p.lengths.own_run();
+  const int64_t runs = p.lengths.blocks() * p.lengths.own_block() / part;
+  for (int64_t run = 0; run < runs; ++run) {
+    context.take_log_probs(op.microbatch, first_token_of_run(p, run), part, values + run * part);
   }
 }
 

@@ -110,6 +110,10 @@ inline double loss_scale(const Program& program, const StepContext& context) {
   return context.loss_scale > 0 ? context.loss_scale : loss_scale(program);
 }
 
+/// Passes a microbatch's log-probabilities on, in runs of neighbouring tokens.
+void report_log_probs(const Program& program, const Op& op, const float* values,
+                      const StepContext& context);
+
 /// Runs an op of the transformer, or `add` or `zero`. Returns false for other kinds. `blocks` are
 /// those of layer_kind(p, op).
 template <class Element, class Blocks>
@@ -280,6 +284,13 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::loss: {
       const BoundOp<OpKind::loss> b(p, op, pointers);
+      if (!b.has("dx")) {
+        blocks.loss_forward(b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
+                            b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own),
+                            loss_scale(p, context), b.whole<double>("loss"),
+                            b.whole<F>("log_probs"), b.whole<E>("workspace"));
+        return true;
+      }
       blocks.loss_forward_backward(
           b.whole<E>("head"), b.whole<E>("output") + behind_norm, b.whole<E>("x"),
           b.whole<int32_t>("tokens") + own, own, tile(s.loss_tile, own), loss_scale(p, context),

@@ -27,6 +27,18 @@ void check_backend(const HardwareProfile& hardware) {
 }
 
 void check_model(const ModelSpec& model) {
+  const Experts e = model.experts.value_or(Experts{});
+  // The choice of groups that the engine makes is by the two highest scores of each.
+  const bool other_groups =
+      e.groups > 1 && (e.scores != Experts::Scores::sigmoid || e.count / e.groups < 2);
+  const std::pair<bool, const char*> features[] = {
+      {model.latent.has_value(), "multi-head latent attention"},
+      {other_groups, "a choice of groups of experts other than DeepSeek-V3's"}};
+  for (const auto& [present, name] : features) {
+    if (!present) continue;
+    throw bad_input("model {}: the engine does not run {} yet; it can be planned for only",
+                    model.name, name);
+  }
   if (model.only_planned.empty()) return;
   throw bad_input(
       "model {}: the engine does not compute what it does ({}); it can be planned for only",

@@ -377,9 +377,8 @@ void initialize_states(Executor& executor, const ModelSpec& model, uint64_t seed
     const int own = unit_of_program(program, units[unit]);
     if (own < 0) continue;
     std::vector<float> values(units[unit].elements);
-    if (units[unit].trained) {
-      write_unit(executor, program.adam_m[own], values);
-      write_unit(executor, program.adam_v[own], values);
+    for (const BufferId moment : {program.adam_m[own], program.adam_v[own]}) {
+      if (moment >= 0) write_unit(executor, moment, values);
     }
     for (const ParameterTensor& tensor : units[unit].tensors) {
       initialize_tensor(model, tensor, seed, values.data() + tensor.offset);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -83,6 +85,73 @@ std::vector<RankFigures> exchange_figures(Communicator* comm, const RankFigures&
   return all;
 }
 
+void check_trains(const Plan& plan, const char* what) {
+  if (!plan.strategy.forward_only) return;
+  throw bad_input("{}: the plan is of a forward alone, which has no optimizer states", what);
+}
+
+// The log-probabilities that a rank computes in a step of forwards.
+class LogProbs {
+ public:
+  struct Run {
+    int64_t sequence, first, count;  // the sequence's place in the step
+  };
+
+  LogProbs(const Plan& plan, bool keep)
+      : tokens_(plan.sequence),
+        losses_(plan.microbatches * plan.strategy.parallel.data),
+        labels_(losses_.size()),
+        keep_(keep) {}
+
+  void take(const Run& run, const float* values) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      if (std::isnan(values[i])) continue;  // the token has no label
+      losses_[run.sequence] -= static_cast<double>(values[i]);
+      labels_[run.sequence] += 1;
+    }
+    if (!keep_) return;
+    kept_.append(reinterpret_cast<const char*>(&run), sizeof run);
+    kept_.append(reinterpret_cast<const char*>(values), run.count * sizeof(float));
+  }
+  /// The mean loss of each sequence, on all ranks.
+  std::vector<double> losses(Communicator* comm) const {
+    const auto summed = [&](double value) {
+      return comm == nullptr ? value : all_reduce_sum(*comm, whole_world(*comm), value);
+    };
+    std::vector<double> means;
+    for (size_t i = 0; i < losses_.size(); ++i) {
+      const double loss = summed(losses_[i]);
+      means.push_back(loss / std::max(1.0, summed(labels_[i])));
+    }
+    return means;
+  }
+  /// Those of all tokens, on rank 0.
+  std::vector<float> values(Communicator* comm) const {
+    if (!keep_) return {};
+    std::vector<std::string> parts = {kept_};
+    if (comm != nullptr) parts = gather(*comm, whole_world(*comm), kept_, 0);
+    if (comm != nullptr && comm->rank() != 0) return {};
+    std::vector<float> all(losses_.size() * tokens_);
+    for (const std::string& part : parts) {
+      for (size_t at = 0; at < part.size();) {
+        Run run;
+        std::memcpy(&run, part.data() + at, sizeof run);
+        at += sizeof run;
+        const size_t bytes = run.count * sizeof(float);
+        std::memcpy(all.data() + run.sequence * tokens_ + run.first, part.data() + at, bytes);
+        at += bytes;
+      }
+    }
+    return all;
+  }
+
+ private:
+  int64_t tokens_;
+  std::vector<double> losses_, labels_;  // sums, and of how many
+  bool keep_;
+  std::string kept_;
+};
+
 }  // namespace
 
 struct Trainer::State {
@@ -92,6 +161,7 @@ struct Trainer::State {
         config(config),
         data(std::move(source)),
         comm(options.comm),
+        keep_log_probs(options.keep_log_probs),
         sent_bytes(sum_of_sent_bytes(program)),
         machine(plan.hardware, program, options.compute_threads, options.comm, options.preparing),
         executor(std::move(program), machine.backend(), executor_options(plan, options)) {}
@@ -100,6 +170,7 @@ struct Trainer::State {
   TrainingConfig config;
   std::shared_ptr<const TokenSource> data;
   Communicator* comm;  // null if there is one rank
+  bool keep_log_probs;
   int64_t sent_bytes;  // predicted, per step
   MachineBackend machine;
   Executor executor;
@@ -133,11 +204,13 @@ void Trainer::load_weights(const std::filesystem::path& path) {
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path) const {
+  check_trains(state_->plan, "a checkpoint");
   longspan::save_checkpoint(state_->executor, state_->plan.model, state_->progress, state_->comm,
                             path);
 }
 
 void Trainer::resume(const std::filesystem::path& path) {
+  check_trains(state_->plan, "a checkpoint");
   state_->progress = load_checkpoint(state_->executor, state_->plan.model, path);
 }
 
@@ -174,6 +247,11 @@ StepReport Trainer::step() {
     const int64_t sample = first_sample + microbatch * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
+  LogProbs log_probs(plan, s.keep_log_probs);
+  context.take_log_probs = [&](int64_t microbatch, int64_t first, int64_t count,
+                               const float* values) {
+    log_probs.take({microbatch * replicas + replica, first, count}, values);
+  };
   const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);
   const int64_t sent = s.machine.backend().sent_bytes() - sent_before;
@@ -182,8 +260,13 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = step;
   s.executor.read(s.executor.program().loss, &report.loss);
-  s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
-  report.gradient_norm = std::sqrt(report.gradient_norm);
+  if (plan.strategy.forward_only) {
+    report.sequence_losses = log_probs.losses(s.comm);
+    report.log_probs = log_probs.values(s.comm);
+  } else {
+    s.executor.read(s.executor.program().grad_norm, &report.gradient_norm);
+    report.gradient_norm = std::sqrt(report.gradient_norm);
+  }
   // Other updates check the norm themselves, before they change a parameter.
   if (plan.strategy.early_update && !std::isfinite(report.gradient_norm)) {
     throw failed("step {}: the gradient norm is not finite", step);

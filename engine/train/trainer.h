@@ -36,6 +36,11 @@ struct StepReport {
   double loss = 0;           // mean over the step's tokens, before the update
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
+  // A forward alone has the mean loss of each sequence of the step, in the order of the data; and
+  // on rank 0, if TrainerOptions ask for them, the log-probabilities of their labels, [sequences,
+  // S].
+  std::vector<double> sequence_losses;
+  std::vector<float> log_probs;
   Prediction measured;  // measured counterparts of the plan's prediction: the time of the slowest
                         // rank; for each tier, the largest high-water mark of any rank
   std::vector<Traffic> traffic;      // of each rank
@@ -45,6 +50,7 @@ struct StepReport {
 struct TrainerOptions {
   int compute_threads = 0;  // 0: all cores
   std::filesystem::path nvme_directory = ".";
+  bool keep_log_probs = false;   // StepReport::log_probs
   bool poison = false;           // fills the arenas with NaN first (tests)
   Communicator* comm = nullptr;  // to the plan's other ranks; must outlive the trainer
   Progress preparing = {};       // of what a GPU's libraries build; from any thread, one at a time

@@ -141,6 +141,7 @@ std::vector<PlanOnlyKnob> plan_only_knobs(const Plan& plan) {
   add(s.mlp_tile > 0, "mlp_tile", std::to_string(s.mlp_tile));
   add(s.loss_tile > 0, "loss_tile", std::to_string(s.loss_tile));
   add(s.early_update, "early_update", "true");
+  add(s.forward_only, "forward_only", "true");
   add(s.layer_input.where == Saved::recompute, "layer_input", "recompute");
   policy("qkv", s.qkv);
   policy("attention_out", s.attention_out);

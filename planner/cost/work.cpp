@@ -88,17 +88,28 @@ AttentionPairs pairs_of(const ModelSpec& m, const Lengths& lengths, const OpShap
   return pairs;
 }
 
+// The mean of the widths of a head's queries and values, as their products alternate.
+double mean_dim(const ModelSpec& m) { return static_cast<double>(m.head_dim + m.value_dim()) / 2; }
+
+// Forward does two products per pair and element (QK^T, PV), backward five, of which two have the
+// width of values.
+double flops_of_pair(const ModelSpec& m, int64_t width, bool forward) {
+  const auto queries = static_cast<double>(width);
+  const auto values = static_cast<double>(width / m.head_dim * m.value_dim());
+  return forward ? 2 * (queries + values) : 6 * queries + 4 * values;
+}
+
 // Backward attention in tiles (backward_tile()). Each call also writes and reads back the gradients
 // of the scores of all its pairs and heads, 2 bytes each.
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const double c = static_cast<double>(lengths.chunk);
-  const double dim = static_cast<double>(m.head_dim);
+  const double dim = mean_dim(m);
   const AttentionCall tile =
       backward_tile({width / m.head_dim, 1, m.head_dim, lengths.chunk, lengths.chunk, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
-  const double per_pair = 10.0 * static_cast<double>(width);
+  const double per_pair = flops_of_pair(m, width, false);
   // The part of the pairs that a window and documents leave.
   const double all = c * c * shape.kv_chunks - (shape.diagonal ? c * (c - 1) / 2 : 0);
   const double left =
@@ -116,8 +127,7 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 
 // A call over several chunks of keys is a rectangle in which every pair is visible and, where the
 // last chunk is the query's own, a triangle; they run at different rates. A chunk of which a window
-// hides a part runs like a triangle. Forward does two products
-// per pair and element (QK^T, PV), backward five. Merging an output into a float sum reads the
+// hides a part runs like a triangle. Merging an output into a float sum reads the
 // output once more and reads and writes the sum: the bytes of two `add`s of narrow numbers. A GPU's
 // library returns narrow gradients and takes an output in place of delta; the kernels that make
 // this output and add up the gradients move about as much, for the queries and for keys and values.
@@ -125,10 +135,10 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const double c = static_cast<double>(lengths.chunk);
-  const double dim = static_cast<double>(m.head_dim);
+  const double dim = mean_dim(m);
   const bool forward = shape.kind == OpKind::attention_forward;
   const int64_t width = m.attention_width() / (lengths.head_shares() * lengths.tensor);
-  const double per_pair = (forward ? 4.0 : 10.0) * static_cast<double>(width);
+  const double per_pair = flops_of_pair(m, width, forward);
   const auto heads = static_cast<double>(width / m.head_dim);  // side by side
   const AttentionPairs pairs = pairs_of(m, lengths, shape);
   const bool library_backward = !forward && p.dtype == DType::bfloat16;
@@ -147,17 +157,20 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   if (!shape.into_sum && !library_backward) return;
   add.tiles(lengths.chunk, 0);
   const int64_t keys = lengths.chunk * shape.kv_chunks;
-  const int64_t kv_width = std::max(m.head_dim, width * m.kv_heads / m.heads);
+  const int64_t k_width = std::max(m.head_dim, width * m.kv_heads / m.heads);
+  const int64_t v_width = k_width / m.head_dim * m.value_dim();
+  // The output, or the gradient of the queries.
+  const int64_t own = forward ? width / m.head_dim * m.value_dim() : width;
   for (int i = 0; i < 2; ++i) {
-    add.elementwise(Kernel::add, lengths.chunk, width);
-    if (library_backward) add.elementwise(Kernel::add, keys, 2 * kv_width);
+    add.elementwise(Kernel::add, lengths.chunk, own);
+    if (library_backward) add.elementwise(Kernel::add, keys, k_width + v_width);
   }
 }
 
 // An output is read once more, and so is the part that is merged into it; if the sum is a float
 // one, both are, and the result is written narrow too.
 void merge_outputs(const Program& p, const OpShape& shape, Collector& add) {
-  const int64_t width = p.model.attention_width() / (p.lengths.head_shares() * p.lengths.tensor);
+  const int64_t width = p.model.attended_width() / (p.lengths.head_shares() * p.lengths.tensor);
   add.tiles(p.lengths.chunk, 0);
   for (int i = 0; i < (shape.into_sum ? 2 : 1); ++i) {
     add.elementwise(Kernel::add, p.lengths.chunk, width);
@@ -335,6 +348,60 @@ void shared_experts(const Program& p, const OpShape& shape, Collector& add) {
   add.gemm(Kernel::gemm_nn, t, d, w);
 }
 
+// The projections of latent attention in one tile of t tokens, for `heads` heads.
+struct LatentWork {
+  const ModelSpec& m;
+  int64_t heads;
+  bool kv_too;
+  int64_t t, act;  // tokens; bytes of an activation
+  Collector& add;
+
+  const LatentAttention& l() const { return *m.latent; }
+  int64_t query_rank() const { return l().query_rank; }
+  int64_t queries() const { return heads * m.head_dim; }
+  int64_t keys() const { return heads * (m.head_dim - l().rotated_dim + l().value_dim); }
+
+  // The narrow vectors and their norms.
+  void narrow() const {
+    if (query_rank() > 0) {
+      add.gemm(Kernel::gemm_nt, t, query_rank(), m.hidden);
+      add.elementwise(Kernel::norm_forward, t, query_rank());
+    }
+    if (!kv_too) return;
+    add.gemm(Kernel::gemm_nt, t, l().key_rank + l().rotated_dim, m.hidden);
+    add.elementwise(Kernel::norm_forward, t, l().key_rank);
+  }
+  // The rotated elements of a token's key are copied to all heads, or their gradients are summed.
+  void rotate() const {
+    add.elementwise(Kernel::rope, t, (heads + (kv_too ? 1 : 0)) * l().rotated_dim);
+    if (kv_too) add.moved(t * (heads + 1) * l().rotated_dim, act);
+  }
+  void forward() const {
+    narrow();
+    add.gemm(Kernel::gemm_nt, t, queries(), query_rank() > 0 ? query_rank() : m.hidden);
+    if (kv_too) add.gemm(Kernel::gemm_nt, t, keys(), l().key_rank);
+    rotate();
+  }
+  void gradients(int64_t out, int64_t in) const {
+    add.gemm(Kernel::gemm_nn, t, in, out);
+    add.gemm(Kernel::gemm_tn, out, in, t);
+  }
+  // The narrow vectors are computed again.
+  void backward() const {
+    narrow();
+    rotate();
+    gradients(queries(), query_rank() > 0 ? query_rank() : m.hidden);
+    if (query_rank() > 0) {
+      add.elementwise(Kernel::norm_backward, t, query_rank());
+      gradients(query_rank(), m.hidden);
+    }
+    if (!kv_too) return;
+    gradients(keys(), l().key_rank);
+    add.elementwise(Kernel::norm_backward, t, l().key_rank);
+    gradients(l().key_rank + l().rotated_dim, m.hidden);
+  }
+};
+
 // Bytes of one token that go to each peer in an all_to_all of this shape: `tensor` is its first
 // source.
 double exchanged_row_bytes(const Program& p, const OpShape& shape) {
@@ -343,13 +410,13 @@ double exchanged_row_bytes(const Program& p, const OpShape& shape) {
   int64_t bytes = 0;
   switch (shape.tensor) {
     case Tensor::q_own:
-      bytes = row(Tensor::q) + (shape.queries_only ? 0 : 2 * row(Tensor::k));
+      bytes = row(Tensor::q) + (shape.queries_only ? 0 : row(Tensor::k) + row(Tensor::v));
       break;
     case Tensor::o:  // d_o, in the place of o
       bytes = row(Tensor::d_o_heads) + row(Tensor::delta_heads);
       break;
     case Tensor::dq:
-      bytes = row(Tensor::dq) + (shape.queries_only ? 0 : 2 * row(Tensor::dk));
+      bytes = row(Tensor::dq) + (shape.queries_only ? 0 : row(Tensor::dk) + row(Tensor::dv));
       break;
     default:
       bytes = row(Tensor::o_heads);
@@ -399,7 +466,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
   const int64_t tensor = lengths.tensor;  // ranks that share each layer's widths
-  const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attention_width() / tensor;
+  const int64_t d = m.hidden, f = m.ffn / tensor, a = m.attended_width() / tensor;
   const int64_t w = m.gated() ? 2 * f : f;
   const int64_t own = lengths.own_block(), block = lengths.dense_block();
   const int64_t chunk = lengths.own_chunk();
@@ -440,6 +507,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
 
   switch (shape.kind) {
     case OpKind::batch:
+    case OpKind::report:
     case OpKind::documents:
       add.whole(Kernel::zero, {static_cast<double>(p.lengths.local_sequence), 1, 1},
                 static_cast<double>(p.lengths.local_sequence));
@@ -490,7 +558,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       break;
     }
     case OpKind::ring_shift: {
-      const double bytes = 2 * unit_bytes();
+      // Values follow keys in the list of tensors.
+      const auto values = static_cast<Tensor>(static_cast<int>(shape.tensor) + 1);
+      const double bytes = unit_bytes() + static_cast<double>(units * bytes_of_kind[values]);
       add.whole(Kernel::exchange, {bytes, static_cast<double>(parallel.ulysses), 2}, bytes);
       break;
     }
@@ -557,6 +627,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
+      if (m.latent) {
+        LatentWork{m, heads.q / tensor, g > 0, t, size_of(p.dtype), add}.forward();
+        break;
+      }
       add.gemm(Kernel::gemm_nt, t, aq, d);
       for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
       low_qkv(true);
@@ -569,6 +643,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(chunk, p.strategy.projection_tile);
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
+      if (m.latent) {
+        LatentWork{m, heads.q / tensor, g > 0, t, size_of(p.dtype), add}.backward();
+        if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
+        break;
+      }
       if (m.qk_norm) {
         add.gemm(Kernel::gemm_nt, t, aq, d);
         low(q, d, aq, true);
@@ -733,6 +812,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.elementwise(Kernel::norm_forward, t, d);
       add.gemm(Kernel::gemm_nt, t, m.vocab, d);
       add.elementwise(Kernel::loss, t, m.vocab);
+      if (p.strategy.forward_only) break;
       add.gemm(Kernel::gemm_nn, t, d, m.vocab);
       if (trained_output) add.gemm(Kernel::gemm_tn, m.vocab, d, t);
       add.elementwise(Kernel::norm_backward, t, d);

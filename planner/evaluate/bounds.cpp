@@ -122,7 +122,8 @@ Table& Bounds::State::table_of(const Strategy& s) {
   Strategy tiled = s;
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
   t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype,
-                                  request.compute_capability));
+                                  request.compute_capability),
+                     s);
   t.program.bytes =
       tensor_bytes(request.model, t.program.lengths, s, request.dtype, request.compute_capability);
   return t;
@@ -574,38 +575,48 @@ void Bounds::State::count_pairs(const StrategyTraits& f, const Table& t, StreamL
   };
   if (f.streams) {
     const bool in_file = s.kv == Tier::nvme;
-    const auto write = [&](Tensor tensor, double units) {
-      if (in_file) busy[Stream::io] += steps * units * one.write[static_cast<int>(tensor)];
+    // Keys and the values that follow them in the list of tensors.
+    const auto both = [](const std::array<double, kTensorCount>& of, Tensor keys) {
+      return of[static_cast<size_t>(keys)] + of[static_cast<size_t>(keys) + 1];
     };
-    const auto read = [&](Tensor tensor, double units) {
-      if (in_file) busy[Stream::io] += steps * units * one.read[static_cast<int>(tensor)];
+    const auto store = [&](Tensor keys, double units) {
+      busy[Stream::d2h] += steps * units * both(one.d2h, keys);
+    };
+    const auto load = [&](Tensor keys, double units) {
+      busy[Stream::h2d] += steps * units * both(one.h2d, keys);
+    };
+    const auto write = [&](Tensor keys, double units) {
+      if (in_file) busy[Stream::io] += steps * units * both(one.write, keys);
+    };
+    const auto read = [&](Tensor keys, double units) {
+      if (in_file) busy[Stream::io] += steps * units * both(one.read, keys);
     };
     // In the forward the last chunk may only be in its own pair, or, if no query sees another
     // chunk, all may.
     const double first = f.window.farthest > 0 ? n - 1 : 0;
-    busy.in_forward(Stream::d2h, steps * 2 * first * one.d2h[static_cast<int>(k)]);
-    busy.in_forward(Stream::h2d, steps * 2 * below * one.h2d[static_cast<int>(k)]);
+    busy.in_forward(Stream::d2h, steps * first * both(one.d2h, k));
+    busy.in_forward(Stream::h2d, steps * below * both(one.h2d, k));
     if (!f.back) {
-      write(k, 2 * first);
-      read(k, 2 * below);
+      if (!in_file) return;
+      busy.in_forward(Stream::io, steps * first * both(one.write, k));
+      busy.in_forward(Stream::io, steps * below * both(one.read, k));
       return;
     }
     const bool all_recomputed = s.qkv.where == Saved::recompute && s.qkv.fraction == 1;
     const bool all_again =
         s.attention_out.where == Saved::recompute && s.attention_out.fraction == 1;
-    const double late = 2 * (all_recomputed && f.slices == 1 ? n : n - first);
+    const double late = all_recomputed && f.slices == 1 ? n : n - first;
     const auto again = static_cast<double>(f.window.pairs(f.chunks_again()));
-    const double loads =
-        2 * ((all_again ? below + n : 0) + (f.kv_outer ? n : below + n)) + 2 * again;
-    out(k, late);
-    back(k, loads);
-    write(k, 2 * first + late);
-    read(k, 2 * below + loads);
+    const double loads = (all_again ? below + n : 0) + (f.kv_outer ? n : below + n) + again;
+    store(k, late);
+    load(k, loads);
+    write(k, first + late);
+    read(k, below + loads);
     if (!f.kv_outer) {
-      out(dk, 2 * below);
-      back(dk, 2 * below);
-      write(dk, 2 * below);
-      read(dk, 2 * below);
+      store(dk, below);
+      load(dk, below);
+      write(dk, below);
+      read(dk, below);
     }
   }
   if (f.kv_outer && f.chunk_between_uses && f.back) {
@@ -795,6 +806,15 @@ StreamLoad Bounds::State::busy(const Strategy& strategy, Table& t) {
   count_saved(traits, t, busy);
   count_pairs(traits, t, busy);
   count_exchanges(traits, t, busy);
+  if (strategy.forward_only) {
+    // All ops but the loss are counted as of the forward.
+    const double seconds = static_cast<double>(request.microbatches) * busy.loss;
+    busy.total = busy.forward;
+    busy[Stream::compute] += seconds;
+    busy.once = busy.update = busy.repeated = {};
+    busy.waited = busy.waited_forward;
+    busy.embed_backward = 0;
+  }
   return busy;
 }
 

@@ -30,9 +30,101 @@ void add(const TierBytes& more, TierBytes& sum) {
 
 }  // namespace
 
+namespace {
+
+// The moments of a forward alone: parameters; the first block's loss; the MLP and attention in the
+// last, the middle and the first layer. With slices they are those of the last one, when keys and
+// values of all others are there in the layers that it has not passed yet.
+void add_forward_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
+                       const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
+  using enum Tensor;
+  const StrategyTraits f(request, s, lengths);
+  const Units unit{bytes};
+  const ModelSpec& model = request.model;
+  const int host = 1, kv_tier = static_cast<int>(s.kv);
+  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, model.experts ? f.layers : 0};
+  TierBytes persistent{};
+  for (int kind = 0; kind < kUnitKinds; ++kind) {
+    persistent[static_cast<int>(s.parameters)] +=
+        of_kind[kind] * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+  }
+  int moment = 0;
+  const auto at = [&](const TierBytes& sum) {
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      demand.bytes[moment][tier] = static_cast<double>(persistent[tier] + sum[tier]);
+    }
+    ++moment;
+  };
+  at({});
+
+  // Those of a slice; the last one of equal work may have one block.
+  const bool even = f.slices == 1 || !s.parallel.pipeline.equal_work;
+  const int64_t blocks = even ? f.blocks / f.slices : 1;
+  TierBytes residual{}, end{};
+  // A block that is on the device is not on the host, too; the exchange of the next chunk is ahead.
+  const int64_t open = f.exchanges ? 2 : 1;
+  residual[f.block_between_uses ? host : 0] =
+      (f.block_between_uses ? std::max<int64_t>(0, blocks - open) : blocks) * unit(x);
+  end[f.block_between_uses ? host : 0] = blocks * unit(x);
+  for (TierBytes* sum : {&residual, &end}) {
+    if (f.block_between_uses) (*sum)[0] += unit(x);
+    (*sum)[host] += unit(tokens_all);
+  }
+  // Keys and values of earlier slices in some layers.
+  const auto earlier = [&](int64_t layers) {
+    return saved_bytes(model, s, lengths, bytes, kv_groups(model, lengths), layers, f.slices - 1);
+  };
+
+  demand.loss_bytes = loss_bytes(model, s, bytes, ws.loss);
+  end[0] += unit(tokens) + demand.loss_bytes + unit(log_probs);
+  at(end);
+
+  const bool loads = s.parameters != Tier::device || f.gathers;
+  const auto layer = [&](int64_t left) {
+    TierBytes sum = residual;
+    if (loads) sum[0] += unit(params_layer) + unit(params_experts);
+    if (f.slices > 1) add(earlier(left - 1), sum);
+
+    TierBytes mlp = sum;
+    mlp[0] += ws.mlp;
+    if (!f.parts && f.groups == 1) mlp[0] += unit(k_all) + unit(v_all);
+    at(mlp);
+    if (!model.attention) {
+      at(sum);
+      return;
+    }
+
+    // The last chunk: what streams of the others is elsewhere, except a chunk that is being copied.
+    TierBytes attention = sum;
+    attention[0] += unit(q) + unit(o) + unit(lse) + unit(ws_attention_forward);
+    if (f.exchanges) attention[0] += unit(o_heads);
+    if (!f.parts) {
+      attention[0] += unit(k_all) + unit(v_all);
+    } else if (f.streams) {
+      attention[0] += unit(k) + unit(v);
+      attention[kv_tier] += std::min(f.chunks - 1, f.window.farthest) * (unit(k) + unit(v));
+    } else {
+      attention[0] += f.chunks * (bytes[k] + bytes[v]);
+    }
+    if (f.ring) {
+      attention[0] += (f.blocks - 1) * (unit(o) + unit(lse)) + (f.chunks - 1) * unit(q);
+    }
+    at(attention);
+  };
+  layer(1);
+  layer(f.layers - std::min(ceil_div(f.layers, int64_t{2}), f.layers - 1));
+  layer(f.layers);
+}
+
+}  // namespace
+
 void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths,
                const TensorBytes& bytes, const TileBytes& ws, Demand& demand) {
   using enum Tensor;
+  if (s.forward_only) {
+    add_forward_bytes(request, s, lengths, bytes, ws, demand);
+    return;
+  }
   const StrategyTraits f(request, s, lengths);
   const Units unit{bytes};
   const int64_t kv_units = kv_groups(request.model, lengths);
@@ -47,11 +139,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int64_t blocks = f.blocks / f.slices * (f.again ? 1 : held);
   // Keys and values of a chunk. Resident ones of slices are parts of a slice's buffer, without the
   // alignment of each.
-  const auto kv_chunk = [&](Tensor t) { return f.streams ? unit(t) : bytes[t]; };
+  const auto kv_chunk = [&](Tensor keys) {
+    const auto values = static_cast<Tensor>(static_cast<int>(keys) + 1);
+    return f.streams ? unit(keys) + unit(values) : bytes[keys] + bytes[values];
+  };
   // Only the keys that the last slice's queries see, or those of the slice before it, have some.
   const int64_t reached = f.window.reach(f.chunks, f.streams ? 1 : chunks_of_slice);
   const auto kv_gradients_of = [&](int64_t slices) {
-    return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * 2 * kv_chunk(dk) : 0;
+    return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
   const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
@@ -139,7 +234,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     add(saved_of(before, held), sum);
     sum[host] += unit(tokens_all);
     if (f.slices > 1) {
-      sum[kv_tier] += after * earlier * chunks_of_slice * 2 * kv_chunk(k);
+      sum[kv_tier] += after * earlier * chunks_of_slice * kv_chunk(k);
       sum[kv_tier] += before * kv_gradients_of(held) + after * kv_gradients_of(earlier);
     }
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
@@ -167,9 +262,9 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     mlp[0] +=
         inner_saved ? ws.mlp_saved + unit(inner) : std::min(ws.mlp, ws.mlp_saved + unit(inner));
     if (f.slices > 1) {
-      mlp[kv_tier] += chunks * 2 * kv_chunk(k) + kv_gradients_of(held);
+      mlp[kv_tier] += chunks * kv_chunk(k) + kv_gradients_of(held);
     } else if (!f.streams && f.groups == 1) {
-      mlp[0] += 2 * unit(k_all);
+      mlp[0] += unit(k_all) + unit(v_all);
     }
     const bool keeps_queries =
         s.qkv.where == Saved::recompute && !f.chunk_between_uses && f.groups == 1;
@@ -187,14 +282,14 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     const bool all_here = f.parts && !f.streams;
     // Those of the last queries.
     const int64_t with_gradients = std::min(chunks, chunks_of_slice + reached);
-    attention[0] += !f.parts   ? 2 * (unit(k_all) + unit(dk_all))
-                    : all_here ? 2 * (chunks * kv_chunk(k) + with_gradients * kv_chunk(dk))
-                               : 2 * (kv_chunk(k) + kv_chunk(dk));
+    attention[0] += !f.parts   ? unit(k_all) + unit(v_all) + unit(dk_all) + unit(dv_all)
+                    : all_here ? chunks * kv_chunk(k) + with_gradients * kv_chunk(dk)
+                               : kv_chunk(k) + kv_chunk(dk);
     // Tensors elsewhere meanwhile, except a chunk that is being copied.
     const int64_t others = chunks - 1, other_queries = chunks_of_slice - 1;
     if (f.streams) {
-      attention[kv_tier] += others * 2 * unit(k);
-      if (!f.kv_outer) attention[kv_tier] += std::min(others, reached) * 2 * unit(dk);
+      attention[kv_tier] += others * kv_chunk(k);
+      if (!f.kv_outer) attention[kv_tier] += std::min(others, reached) * kv_chunk(dk);
     }
     if (f.block_between_uses) attention[host] += (blocks - 1) * unit(dx);
     if (f.chunk_between_uses && s.qkv.where == Saved::recompute && s.qkv.fraction == 1) {
@@ -222,7 +317,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
 }
 
 int64_t expert_bytes(const StepRequest& request, const Strategy& s, const Lengths& lengths) {
-  if (lengths.expert == 1 || !request.model.experts) return 0;
+  if (lengths.expert == 1 || !request.model.experts || s.forward_only) return 0;
   const ModelSpec narrow = narrow_model(request.model, lengths.tensor);
   const ExpertTileBytes tile = bytes_of_expert_tile(narrow, lengths, s, request.dtype);
   const auto unit = [](int64_t bytes) { return round_up(bytes, kArenaAlignment); };
@@ -236,7 +331,11 @@ int64_t expert_bytes(const StepRequest& request, const Strategy& s, const Length
          unit(tile.arrivals) + unit(tile.experts_backward);
 }
 
-TileBytes tile_bytes(const TensorBytes& bytes) {
+TileBytes tile_bytes(const TensorBytes& bytes, const Strategy& s) {
+  if (s.forward_only) {
+    return {bytes[Tensor::ws_qkv_forward], bytes[Tensor::ws_mlp_forward],
+            bytes[Tensor::ws_mlp_forward], bytes[Tensor::ws_loss]};
+  }
   return {bytes[Tensor::ws_qkv_backward], bytes[Tensor::ws_mlp_backward_saved],
           bytes[Tensor::ws_mlp_backward], bytes[Tensor::ws_loss]};
 }
@@ -245,7 +344,7 @@ std::array<int64_t, kTierCount> least_bytes(const StepRequest& request) {
   const Lengths lengths = lengths_of(request.strategy, request.sequence);
   const TensorBytes bytes = tensor_bytes(request.model, lengths, request.strategy, request.dtype,
                                          request.compute_capability);
-  TileBytes workspaces = tile_bytes(bytes);
+  TileBytes workspaces = tile_bytes(bytes, request.strategy);
   const int64_t experts = expert_bytes(request, request.strategy, lengths);
   if (experts > 0) workspaces.mlp = workspaces.mlp_saved = experts;
   Demand demand;

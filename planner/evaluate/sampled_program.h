@@ -63,7 +63,7 @@ struct SampledProgram {
   Chains chains;    // each within one phase and, on the compute stream, one layer
   /// The chains of stream s in phase p: first_chain[s][p] .. first_chain[s][p + 1].
   std::array<std::array<int32_t, phase_count + 1>, kStreamCount> first_chain{};
-  std::array<int32_t, phase_count> opening{};  // the first chain of each phase
+  std::array<int32_t, phase_count> opening{0, -1, -1};  // first chain of a phase; -1: it is empty
   std::vector<int32_t> layer_of_chain;
   std::vector<int> run_of_layer;  // indices of LayerRuns::runs
   std::vector<int> shapes;        // index of each of the program's shapes in the template's list

@@ -161,6 +161,12 @@ std::vector<Measures::Peak> measure_peaks(const SampledProgram& sample) {
 }
 
 void measure_time(const SampledProgram& sample, const Timeline& timeline, Measures& m) {
+  const auto begin_of = [&](int phase) {
+    while (phase < phase_count && sample.opening[phase] < 0) ++phase;
+    return phase == phase_count ? timeline.step_seconds
+           : phase == 0         ? 0.0
+                                : timeline.spans[sample.opening[phase]].start;
+  };
   for (int phase = 0; phase < phase_count; ++phase) {
     for (int stream = 0; stream < kStreamCount; ++stream) {
       const auto& first = sample.first_chain[stream];
@@ -170,10 +176,7 @@ void measure_time(const SampledProgram& sample, const Timeline& timeline, Measur
       }
       m.busy[phase][stream] = busy;
     }
-    const double begin = phase == 0 ? 0 : timeline.spans[sample.opening[phase]].start;
-    const double end = phase + 1 == phase_count ? timeline.step_seconds
-                                                : timeline.spans[sample.opening[phase + 1]].start;
-    m.seconds[phase] = end - begin;
+    m.seconds[phase] = begin_of(phase + 1) - begin_of(phase);
   }
 }
 

@@ -21,7 +21,7 @@ struct StrategyTraits {
         blocks(n.blocks()),
         groups(n.head_groups),
         slices(s.parallel.pipeline.slices),
-        again(s.layer_input.where == Saved::recompute),
+        again(passes_again(s)),
         sharded(s.parallel.shards() > 1),
         gathers(sharded && s.parallel.zero == 3),
         ring(s.parallel.ring > 1),
@@ -35,7 +35,7 @@ struct StrategyTraits {
         chunk_between_uses(chunks > 1 && s.between_uses == Tier::host),
         separate_norm((n.block > n.chunk || tensor) && request.model.norms_inputs()),
         parts_of_outputs(tensor && request.model.norms_outputs()),
-        back(request.model.backward != LayerBackward::none),
+        back(request.model.backward != LayerBackward::none && !s.forward_only),
         spreads_experts(n.expert > 1 && request.model.experts.has_value()),
         window(key_window(request.model, n.chunk)) {}
 
@@ -67,7 +67,7 @@ struct TileBytes {
   int64_t projection, mlp_saved, mlp, loss;
 };
 
-TileBytes tile_bytes(const TensorBytes& bytes);
+TileBytes tile_bytes(const TensorBytes& bytes, const Strategy& strategy);
 
 /// Bytes of a layer's backward that its experts on several ranks need, besides those of others, at
 /// their products: the normed rows, their gradient and a tile. 0 if they are not.

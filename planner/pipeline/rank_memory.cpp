@@ -44,6 +44,7 @@ TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_
     sum[static_cast<int>(s.parameters)] +=
         in_4_bits > 0 ? in_4_bits : bytes[unit_tensor(held, kind)];
   }
+  if (s.forward_only) return sum;
   if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
   add(Tensor::adam_m_embedding, s.optimizer);
   add(Tensor::adam_v_embedding, s.optimizer);

@@ -219,7 +219,10 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
   const int64_t kv_units = kv_groups(slice.model, lengths), layers = slice.model.layers;
   kept_ = alone_ = saved_bytes(slice.model, s, lengths, bytes, kv_units, layers, 1);
   if (slices == 1) return;
-  const int64_t of_layer = kv_units * 2 * round_up(bytes[Tensor::k_all], kArenaAlignment);
+  const auto both = [&](Tensor keys, Tensor values) {
+    return round_up(bytes[keys], kArenaAlignment) + round_up(bytes[values], kArenaAlignment);
+  };
+  const int64_t of_layer = kv_units * both(Tensor::k_all, Tensor::v_all);
   const int64_t away =
       s.qkv.where == Saved::keep
           ? 0
@@ -238,7 +241,7 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
   } else {
     kv_tier_ = static_cast<int>(s.kv);
     const int64_t chunks = lengths.chunks();
-    const int64_t streamed = chunks * 2 * round_up(bytes[Tensor::k], kArenaAlignment);
+    const int64_t streamed = chunks * both(Tensor::k, Tensor::v);
     TierBytes own{};  // keys and values in the slice's own program
     if (chunks > 1) {
       own[kv_tier_] = (layers - (s.qkv.where == Saved::recompute ? away : 0)) * streamed;
@@ -255,8 +258,9 @@ SlicesInFlight::SlicesInFlight(const StepRequest& slice, const TensorBytes& byte
     }
     // Parts of other slices that are loaded ahead, or being stored.
     const int64_t more = std::max<int64_t>(0, s.prefetch_depth + 1 - chunks);
-    ahead_ = more * 2 * (bytes[Tensor::k] + bytes[Tensor::dk]);
+    ahead_ = more * (bytes[Tensor::k] + bytes[Tensor::v] + bytes[Tensor::dk] + bytes[Tensor::dv]);
   }
+  if (s.forward_only) return;
   // Gradients of keys and values are there from the first queries on whose backward needs them.
   const int64_t chunks = lengths.chunks();
   const KeyWindow window = key_window(slice.model, lengths.chunk);

@@ -1,5 +1,7 @@
 #include "planner/plan/plan.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
@@ -28,7 +30,9 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
   Prediction prediction;
   prediction.step_seconds = step_seconds;
   prediction.tokens_per_second = sequences * static_cast<double>(plan.sequence) / step_seconds;
-  prediction.mfu = model_flops(plan.model, plan.sequence).step() * sequences / step_seconds / peak;
+  const ModelFlops flops = model_flops(plan.model, plan.sequence);
+  const double work = plan.strategy.forward_only ? flops.forward() : flops.step();
+  prediction.mfu = work * sequences / step_seconds / peak;
   prediction.peak_bytes = peak_bytes;
   return prediction;
 }
@@ -41,6 +45,13 @@ double seconds_per_sequence(const Plan& plan) {
 Prediction predict(const Plan& plan) {
   const Evaluation e = evaluate(step_request(plan), CostModel(plan.hardware, plan.dtype));
   return prediction_of(plan, e.step_seconds, e.peak_bytes);
+}
+
+Plan forward_plan(Plan plan) {
+  plan.strategy = for_forward(std::move(plan.strategy));
+  validate(plan.strategy, plan.model, plan.sequence, "--forward-only");
+  plan.predicted = predict(plan);
+  return plan;
 }
 
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes) {

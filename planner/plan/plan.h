@@ -58,6 +58,10 @@ double seconds_per_sequence(const Plan& plan);
 /// its period if it is too large to list. Throws bad_input if the plan contradicts itself.
 Prediction predict(const Plan& plan);
 
+/// The plan of the forward alone (for_forward()), with its own prediction. Throws bad_input if it
+/// has stages of a pipeline.
+Plan forward_plan(Plan plan);
+
 /// The text for all refusals, with exact bytes in brackets: "host memory: the plan's peak is 1.2
 /// GiB (1288490189), capacity 1.0 GiB (1073741824), short by 205 MiB (214748365)".
 std::string describe_shortfall(Tier tier, int64_t peak_bytes, int64_t capacity_bytes);

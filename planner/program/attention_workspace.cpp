@@ -61,7 +61,7 @@ AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bo
   Parts parts;
   AttentionForwardWorkspace ws;
   ws.statistics = parts.take(c.queries, 4 * c.heads);
-  ws.partial = parts.take(into_sum ? c.queries : 0, 2 * product(c.heads, c.head_dim));
+  ws.partial = parts.take(into_sum ? c.queries : 0, 2 * product(c.heads, c.value_width()));
   ws.inside = parts.end();
   ws.inside_bytes = kLibrarySlack;
   return ws;
@@ -69,18 +69,18 @@ AttentionForwardWorkspace attention_forward_workspace(const AttentionCall& c, bo
 
 AttentionBackwardWorkspace attention_backward_workspace(const AttentionCall& c) {
   const int64_t q_width = product(c.heads, c.head_dim);
-  const int64_t kv_width = product(c.kv_heads, c.head_dim);
+  const int64_t o_width = product(c.heads, c.value_width());
   Parts parts;
   AttentionBackwardWorkspace ws;
   ws.statistics = parts.take(c.queries, 4 * c.heads);
-  ws.output = parts.take(c.queries, 2 * q_width);
+  ws.output = parts.take(c.queries, 2 * o_width);
   ws.dq = parts.take(c.queries, 2 * q_width);
-  ws.dk = parts.take(c.keys, 2 * kv_width);
-  ws.dv = parts.take(c.keys, 2 * kv_width);
+  ws.dk = parts.take(c.keys, 2 * product(c.kv_heads, c.head_dim));
+  ws.dv = parts.take(c.keys, 2 * product(c.kv_heads, c.value_width()));
   ws.inside = parts.end();
   const int64_t of_queries = product(c.queries, 4 * q_width + 8 * c.heads);
   const int64_t key_bytes = key_gradient_bytes(c.heads != c.kv_heads, c.compute_capability);
-  const int64_t of_keys = product(c.keys, key_bytes * q_width);
+  const int64_t of_keys = product(c.keys, key_bytes * (q_width + o_width) / 2);
   ws.inside_bytes = kLibrarySlack;
   for (const int64_t bytes : {of_queries, of_keys, scores_bytes(c)}) {
     ws.inside_bytes = checked_add(ws.inside_bytes, bytes, "attention workspace");

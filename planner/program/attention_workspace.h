@@ -19,6 +19,8 @@ struct AttentionCall {
   bool deterministic = false;      // backward with the same bits each time
   int64_t compute_capability = 0;  // as DeviceProfile::compute_capability
   int64_t window = 0;              // that hides keys from some queries; 0: none
+  int64_t value_dim = 0;           // of values and output; 0: D
+  int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 /// Alignment of a workspace's parts; they are given as byte offsets.

@@ -36,6 +36,7 @@ enum class OpKind : uint8_t {
   collect,
   combine_forward,
   residual_forward,
+  report,
   loss,
   final_norm_forward,
   vocabulary_forward,

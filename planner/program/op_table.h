@@ -145,18 +145,23 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"x", r, residual},
          {"sum", r | rw, {sum_own}},
          {"y", w, residual}}),
+    // Takes the log-probabilities of a microbatch's labels.
+    row(OpKind::report, "report", OpClass::input, {Stream::host},
+        {{"log_probs", r, {log_probs_all}}}),
     // Gradients of frozen parameters are absent, here and below.
-    // With tied embeddings the output matrix is in the embedding unit. dx may be x.
+    // With tied embeddings the output matrix is in the embedding unit. dx may be x. A forward alone
+    // has log-probabilities instead of gradients.
     row(OpKind::loss, "loss", product, compute,
         {{"head", r, {params_head}},
          {"output", r, {params_embedding, params_head}},
          {"x", r, residual},
          {"tokens", r, {tokens}},
          {"loss", rw, {loss}},
-         {"dx", w, residual},
+         {"dx", w, residual, optional},
          {"head_grads", rw, {grads_head}, optional},
          {"output_grads", rw, {grads_embedding, grads_head}, optional},
-         {"workspace", w, {ws_loss}}}),
+         {"workspace", w, {ws_loss}},
+         {"log_probs", w, {log_probs}, optional}}),
     // The final norm, on the rank of the last stage, if the vocabulary is cut.
     row(OpKind::final_norm_forward, "final_norm_forward", elementwise, compute,
         {{"head", r, {params_head}}, {"x", r, residual}, {"h", w, {h_own}}}),

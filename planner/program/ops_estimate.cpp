@@ -43,7 +43,7 @@ class Counter {
     slices_ = static_cast<double>(p_.pipeline.slices);
     passes_ = slices_ * static_cast<double>(request.microbatches);
     batches_ = static_cast<double>(request.microbatches);
-    if (s_.layer_input.where == Saved::recompute) again_ = (slices_ - 1) / slices_;
+    if (passes_again(s_)) again_ = (slices_ - 1) / slices_;
     layers_ = model_.layers;
     streams_ = streams_keys(s_, lengths);
     kv_moves_ = s_.kv == Tier::nvme ? 2 : 1;
@@ -77,6 +77,7 @@ class Counter {
       if (saved.input == Saved::recompute) {
         saved.input = block_between_uses_ > 0 ? Saved::host : Saved::keep;
       }
+      if (s_.forward_only) return forward(saved, attends);
       return forward(saved, attends) + first_pass(attends) + backward(saved, attends);
     };
     const bool alike =
@@ -96,6 +97,9 @@ class Counter {
     units_of_layer_ = 1;
     quantized_units_ = 0;
     has_experts_ = false;
+    if (s_.forward_only) {
+      return 1 + batches_ * (layers + selections() / 2 + ends()) + (p_.ranks() > 1 ? 1 : 0);
+    }
     const bool has_table =
         boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings);
     units += boundary_.has_loss && !model_.frozen_head ? 1 : 0;
@@ -229,6 +233,10 @@ class Counter {
     }
     ops += blocks_ * separate_norm_ + chunks_ * (1 + exchange_) + attention();
     ops += chunks_ * moves(saved.qkv);
+    if (slices_ > 1 && s_.forward_only) {  // the last use of the last slice stores less
+      const double unseen = window_.farthest == 0 ? chunks_ / slices_ : 1;
+      return ops + (streams_ ? 2 * kv_moves_ * (chunks_ - unseen) : 0);
+    }
     if (slices_ > 1) return ops + (streams_ ? 2 * kv_moves_ * chunks_ * (1 + again_) : 0);
     const double unused = window_.farthest == 0 ? chunks_ : 1;
     if (streams_) {
@@ -317,6 +325,14 @@ class Counter {
     const double through = 1 + block_between_uses_;
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
     // Without an end: a message comes, another is sent and awaited.
+    if (s_.forward_only) {
+      ops += blocks_ * (boundary_.has_embedding ? 1 + through : through);
+      ops += boundary_.has_loss ? 1 + blocks_ * (2 + through) : blocks_ * (through + 1);
+      if (!model_.documents.empty()) ops += 2 * slices_;
+      const double tables = (boundary_.has_embedding ? 1 : 0) +
+                            (boundary_.has_loss ? (model_.tied_embeddings ? 2 : 1) : 0);
+      return ops + slices_ * tables * load_parameters();
+    }
     const double passes = model_.frozen_embedding ? 1 : 2;
     ops += blocks_ * (boundary_.has_embedding ? passes * (1 + through) : 2 * through + 1);
     ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);

@@ -96,11 +96,11 @@ struct Program {
   std::vector<BufferId> releases;  // buffers in the order their lifetimes end
 
   BufferId loss = -1;                // the step's summed loss, which the engine reads
-  BufferId grad_norm = -1;           // sum of squares of all gradients
+  BufferId grad_norm = -1;           // sum of squares of all gradients; -1: there are none
   std::vector<BufferId> parameters;  // per unit: the current values between steps
   std::vector<BufferId>
       kernel_parameters;  // per unit: the source of the kernels' copy; may be the same buffer
-  std::vector<BufferId> adam_m, adam_v;  // per unit
+  std::vector<BufferId> adam_m, adam_v;  // per unit; -1 without moments
 
   int kinds() const { return 1 + static_cast<int>(more_kinds.size()); }
   /// The kind of a layer, or of the ends if there is no such layer.

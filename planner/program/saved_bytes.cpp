@@ -21,7 +21,7 @@ template <class Add>
 void for_each_saved(const Strategy& s, const Lengths& lengths, int64_t slices, const Add& add) {
   const int64_t all = s.parallel.pipeline.slices;
   // A slice that passes again has more than keys and values only before its backward.
-  const int64_t whole = s.layer_input.where == Saved::recompute ? 1 : slices;
+  const int64_t whole = passes_again(s) ? 1 : slices;
   const int64_t blocks = lengths.blocks() / all * whole;
   const int64_t chunks = lengths.chunks() / all * whole;
   add(input_policy(s), Tensor::x, blocks);
@@ -47,22 +47,23 @@ std::array<int64_t, kTierCount> saved_bytes(const ModelSpec& model, const Strate
   };
   for_each_saved(s, lengths, slices, add);
   const int64_t all = s.parallel.pipeline.slices;
-  const int64_t chunks =
-      lengths.chunks() / all * (s.layer_input.where == Saved::recompute ? 1 : slices);
+  const int64_t chunks = lengths.chunks() / all * (passes_again(s) ? 1 : slices);
   if (all > 1) {
     // Resident ones are a buffer for each slice.
     const int64_t chunks_of_slice = lengths.chunks() / all;
-    const int64_t of_slice = streams_keys(s, lengths)
-                                 ? chunks_of_slice * unit(Tensor::k)
-                                 : round_up(chunks_of_slice * bytes[Tensor::k], kArenaAlignment);
-    sum[static_cast<int>(s.kv)] += layers * slices * 2 * of_slice;
+    const auto of_slice = [&](Tensor t) {
+      return streams_keys(s, lengths) ? chunks_of_slice * unit(t)
+                                      : round_up(chunks_of_slice * bytes[t], kArenaAlignment);
+    };
+    sum[static_cast<int>(s.kv)] += layers * slices * (of_slice(Tensor::k) + of_slice(Tensor::v));
   } else if (!streams_keys(s, lengths)) {
-    add(s.qkv, Tensor::k_all, kv_units * 2);
+    add(s.qkv, Tensor::k_all, kv_units);
+    add(s.qkv, Tensor::v_all, kv_units);
   } else {
     // Streamed keys and values stay where they are.
     const bool again = s.qkv.where == Saved::recompute;
     const int64_t kept = again ? layers - covered(s.qkv, model, layers) : layers;
-    sum[static_cast<int>(s.kv)] += kept * chunks * 2 * unit(Tensor::k);
+    sum[static_cast<int>(s.kv)] += kept * chunks * (unit(Tensor::k) + unit(Tensor::v));
   }
   return sum;
 }
@@ -121,7 +122,8 @@ int64_t loss_bytes(const ModelSpec& model, const Strategy& s, const TensorBytes&
     const int64_t own = round_up(bytes[head], kArenaAlignment);
     return model.tied_embeddings ? own + round_up(bytes[embedding], kArenaAlignment) : own;
   };
-  int64_t sum = workspace + of_output(Tensor::grads_embedding, Tensor::grads_head);
+  int64_t sum = workspace;
+  if (!s.forward_only) sum += of_output(Tensor::grads_embedding, Tensor::grads_head);
   if (s.parameters != Tier::device || gathers) {
     sum += of_output(Tensor::params_embedding, Tensor::params_head);
   }

@@ -43,7 +43,9 @@ constexpr bool has_own_rows(Tensor tensor) {
 constexpr bool has_scattered_rows(Tensor tensor) {
   switch (tensor) {
     case Tensor::tokens_all:
+    case Tensor::log_probs_all:
     case Tensor::tokens:
+    case Tensor::log_probs:
     case Tensor::x:
     case Tensor::y:
     case Tensor::dx:
@@ -117,12 +119,14 @@ std::string_view name_of(Tensor tensor) {
                                                "nf4 experts",
                                                "nf4 adapters",
                                                "tokens_all",
+                                               "log_probs_all",
                                                "documents",
                                                "k_all",
                                                "v_all",
                                                "dk_all",
                                                "dv_all",
                                                "tokens",
+                                               "log_probs",
                                                "x",
                                                "y",
                                                "dx",
@@ -273,9 +277,11 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   constexpr int64_t f32 = 4;
   const int64_t ulysses = lengths.ulysses, shares = lengths.head_shares();
   const int64_t d = model.hidden, heads = model.heads, attention = model.attention_width();
-  const int64_t kv_share = kv_heads_per_rank(model, shares) * model.head_dim;
+  const int64_t kv_heads = kv_heads_per_rank(model, shares), attended = model.attended_width();
+  const int64_t k_share = kv_heads * model.head_dim, v_share = kv_heads * model.value_dim();
   const GroupHeads group = group_heads(model, lengths);
-  const int64_t q_own_width = group.q * model.head_dim, kv_own_width = group.kv * model.head_dim;
+  const int64_t q_own_width = group.q * model.head_dim;
+  const int64_t k_own_width = group.kv * model.head_dim, v_own_width = group.kv * model.value_dim();
   const int64_t inner_width = model.inner_width();
 
   const auto rows = [&](int64_t row_bytes, std::initializer_list<Tensor> tensors) {
@@ -286,25 +292,32 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   };
   using enum Tensor;
   rows(2 * f32, {tokens_all, tokens});
+  rows(f32, {log_probs_all, log_probs});
   rows(f32, {documents});
-  rows(kv_share * element, {k_all, v_all, k, v});
-  rows(kv_share * f32, {dk_all, dv_all, dk, dv});
+  rows(k_share * element, {k_all, k});
+  rows(v_share * element, {v_all, v});
+  rows(k_share * f32, {dk_all, dk});
+  rows(v_share * f32, {dv_all, dv});
   rows(d * element, {x, y, dx, h, dh, h_own, sum_own, part, dx_all});
   rows(kVocabularyTerms * f32, {vocabulary_terms});
   rows(2 * d * element, {vocabulary_gradient});
-  rows(attention * element, {o, d_o});
-  rows(attention / shares * element, {q, o_heads, d_o_heads});
+  rows(attended * element, {o, d_o});
+  rows(attention / shares * element, {q});
+  rows(attended / shares * element, {o_heads, d_o_heads});
   rows(heads * f32, {delta_own});
   rows(heads / ulysses * f32, {lse, delta});
   rows(heads / shares * f32, {delta_heads});
   rows(inner_width * element, {inner});
   rows(model.mlp_width() * element, {act});
-  rows(attention / shares * f32, {dq, o_sum});
+  rows(attention / shares * f32, {dq});
+  rows(attended / shares * f32, {o_sum});
   rows(q_own_width * element, {q_own});
-  rows(kv_own_width * element, {k_own, v_own});
+  rows(k_own_width * element, {k_own});
+  rows(v_own_width * element, {v_own});
   rows(q_own_width * f32, {dq_own});
-  rows(kv_own_width * f32, {dk_own, dv_own});
-  rows((attention + 2 * model.kv_width()) * element, {dqkv});
+  rows(k_own_width * f32, {dk_own});
+  rows(v_own_width * f32, {dv_own});
+  rows((attention + model.kv_width() + model.value_width()) * element, {dqkv});
 
   if (!model.attention) {
     for (const Tensor t :

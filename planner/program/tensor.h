@@ -20,6 +20,9 @@
 // = U times the head groups, T tensor degree; d hidden, A = H*D, G = Hkv*D, H heads, F and W
 // ModelSpec::mlp_width() and inner_width(), V vocabulary. G/P is the width of at least one head.
 //
+// With latent attention k and v are those of all heads, as attention reads them; v, o and their
+// gradients have value_dim in place of D.
+//
 // With experts, a row of `inner` or `act` has those of a token's active experts, so their bytes do
 // not depend on the routing. Within a tile of the MLP their rows are in the order of experts.
 #pragma once
@@ -81,14 +84,16 @@ enum class Tensor : uint8_t {
   nf4_experts,
   nf4_adapters,  // frozen parameters in 4 bits; of layers and experts alone
   // per sequence
-  tokens_all,  // int32 [S/b, 2, b/UT]: inputs and labels of each block
-  documents,   // int32 [S] where each token's document begins, in the whole sequence
+  tokens_all,     // int32 [S/b, 2, b/UT]: inputs and labels of each block
+  log_probs_all,  // float32 [S/b, b/UT] of the labels, of a forward alone
+  documents,      // int32 [S] where each token's document begins, in the whole sequence
   k_all,
   v_all,  // [S, G/P]
   dk_all,
   dv_all,  // float32 [S, G/P]
   // per block
-  tokens,  // int32 [2, b/UT]
+  tokens,     // int32 [2, b/UT]
+  log_probs,  // float32 [b/UT]
   x,
   y,
   dx,  // [b/UT, d] residual, residual after attention, gradient of either

@@ -25,6 +25,22 @@ int64_t pieces(int64_t members, int64_t count, int64_t bytes) {
                      "workspace");
 }
 
+// Parameters that make the narrow vectors of latent attention.
+int64_t narrow_elements(const ModelSpec& m) {
+  const LatentAttention& l = *m.latent;
+  return (l.query_rank + l.key_rank + l.rotated_dim) * m.hidden + l.query_rank + l.key_rank;
+}
+
+// Parameters that make queries, keys and values, without biases and norms of heads.
+int64_t qkv_elements(const ModelSpec& m) {
+  const auto mul = [](int64_t a, int64_t b) { return checked_mul(a, b, "parameters"); };
+  if (!m.latent) return mul(m.attention_width() + m.kv_width() + m.value_width(), m.hidden);
+  const LatentAttention& l = *m.latent;
+  const int64_t of_keys = m.heads * (m.head_dim - l.rotated_dim + l.value_dim);
+  return narrow_elements(m) + mul(of_keys, l.key_rank) +
+         mul(m.attention_width(), l.query_rank > 0 ? l.query_rank : m.hidden);
+}
+
 }  // namespace
 
 std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
@@ -48,7 +64,7 @@ std::array<int64_t, 3> unit_elements(const ModelSpec& m) {
     if (m.mlp_bias) layer += inner + m.hidden;
   }
   if (m.attention) {
-    layer += norms + mul(qkv + attention, m.hidden);
+    layer += norms + qkv_elements(m) + mul(m.attended_width(), m.hidden);
     if (m.qkv_bias) layer += qkv;
     if (m.qk_norm) layer += m.qk_norm_of_token ? attention + m.kv_width() : 2 * m.head_dim;
     if (m.attention_sinks) layer += m.heads;
@@ -106,6 +122,7 @@ std::array<int64_t, 3> replicated_elements(const ModelSpec& m) {
     if (m.qk_norm)
       layer += m.qk_norm_of_token ? m.attention_width() + m.kv_width() : 2 * m.head_dim;
     if (m.attention_out_bias) layer += m.hidden;
+    if (m.latent) layer += narrow_elements(m);
   }
   if (m.experts) {
     const Experts& e = *m.experts;
@@ -150,7 +167,9 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   const AdapterWidths low = adapter_widths(m);
   Workspaces ws;
   const int64_t input = m.norms_inputs() ? d : 0, output = m.norms_outputs() ? d : 0;
-  ws.qkv_forward = bytes(qkv_rows, input + low.forward(low.qkv));
+  const int64_t narrow =
+      m.latent ? m.latent->query_rank + m.latent->key_rank + m.latent->rotated_dim : 0;
+  ws.qkv_forward = bytes(qkv_rows, input + narrow + low.forward(low.qkv));
   // In a tensor group norms are ops of their own.
   const int64_t rows = (tensor > 1 ? 0 : d) + routed + routing;
   const int64_t rows_back = (tensor > 1 ? 0 : input + output) + routed + routing;
@@ -158,7 +177,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
       tensor > 1 ? 0 : bytes(tile_of(s.projection_tile, lengths.dense_block()), output + low.out);
   ws.mlp_forward = bytes(mlp_rows, rows + w + f + low.forward(low.mlp));
   ws.mlp_forward_saving = bytes(mlp_rows, rows + f + low.forward(low.mlp));
-  ws.loss = bytes(loss_rows, 2 * d + m.vocab);
+  ws.loss = bytes(loss_rows, (s.forward_only ? d : 2 * d) + m.vocab);
   ws.vocabulary = bytes(loss_rows, m.vocab);
   // The gradients of activations overwrite these, but weights of experts need both.
   const int64_t acts = m.experts ? 2 * f : f;
@@ -166,14 +185,21 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   ws.mlp_backward_saved = bytes(mlp_rows, rows_back + acts + low.mlp);
   ws.mlp_backward_input = bytes(mlp_rows, routed + routing + f);
   ws.mlp_backward_weight = bytes(mlp_rows, routed + routing);
-  ws.qkv_backward = bytes(qkv_rows, input + (m.qk_norm ? q_width : 0) + low.qkv);
+  // The narrow vectors and their gradients.
+  ws.qkv_backward = bytes(qkv_rows, input + 2 * narrow + (m.qk_norm ? q_width : 0) + low.qkv);
   ws.qkv_backward_input = bytes(qkv_rows, m.qk_norm ? q_width : 0);
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
-    const AttentionCall call{
-        m.heads / lengths.head_shares(), kv_heads,        m.head_dim,        lengths.chunk,
-        lengths.local_sequence,          s.deterministic, compute_capability};
+    const AttentionCall call{m.heads / lengths.head_shares(),
+                             kv_heads,
+                             m.head_dim,
+                             lengths.chunk,
+                             lengths.local_sequence,
+                             s.deterministic,
+                             compute_capability,
+                             0,
+                             m.latent ? m.latent->value_dim : 0};
     ws.attention_forward =
         attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
     ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();
@@ -186,10 +212,11 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   }
   if (ulysses > 1) {
     const int64_t other_rows = checked_mul(ulysses - 1, lengths.own_chunk(), "workspace");
-    const int64_t q_share = q_width / ulysses, kv_share = kv_heads * m.head_dim;
+    const int64_t q_share = q_width / ulysses, kv_share = kv_heads * (m.head_dim + m.value_dim());
     const int64_t q_bytes = q_share * 4;  // float32, as dq is the widest
-    const int64_t d_o_bytes = q_share * act + m.heads / lengths.head_shares() * 4;
-    ws.exchange = checked_mul(other_rows, q_bytes + 2 * kv_share * 4, "workspace");
+    const int64_t heads = m.heads / lengths.head_shares();
+    const int64_t d_o_bytes = heads * (m.value_dim() * act + 4);
+    ws.exchange = checked_mul(other_rows, q_bytes + kv_share * 4, "workspace");
     ws.exchange_queries = checked_mul(other_rows, std::max(q_bytes, d_o_bytes), "workspace");
   }
   const auto largest = [](const auto& elements) {

@@ -31,6 +31,21 @@ bool of_vocabulary(ActionKind kind) {
   return ActionKind::vocabulary_forward <= kind && kind <= ActionKind::embedding_backward;
 }
 
+bool of_backward(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+    case ActionKind::recompute:
+    case ActionKind::send_backward:
+    case ActionKind::recv_backward:
+    case ActionKind::wait_send_backward:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool has_microbatch(ActionKind kind) { return kind < ActionKind::unshard; }
 
 std::string_view word_of(ActionKind kind) { return kWords[static_cast<size_t>(kind)]; }

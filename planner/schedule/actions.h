@@ -63,6 +63,9 @@ inline bool is_copy(ActionKind kind) {
 /// shorter than others.
 bool of_vocabulary(ActionKind kind);
 
+/// Whether a forward alone has no such actions.
+bool of_backward(ActionKind kind);
+
 /// Whether actions of this kind belong to a microbatch: all but UNSHARD and the kinds after it.
 bool has_microbatch(ActionKind kind);
 

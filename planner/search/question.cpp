@@ -32,12 +32,23 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   space.deterministic = options.deterministic;
   space.moments = options.moments;
   space.early_update = options.early_update;
+  space.forward_only = options.forward_only;
   space.has_files = capacities(hw)[kNvmeTier] > 0;
   if (options.early_update) {
     if (!space.parallel.admits_flat()) {
       throw bad_input(
           "--early-update: the stages of a pipeline update after their last backward; leave it or "
           "the pipeline out");
+    }
+    space.parallel.pipeline = 1;
+  }
+  if (options.forward_only) {
+    if (options.deterministic || options.early_update) {
+      throw bad_input("--forward-only: there is no backward; leave {} out",
+                      options.deterministic ? "--deterministic" : "--early-update");
+    }
+    if (!space.parallel.admits_flat()) {
+      throw bad_input("--forward-only: a forward alone has one stage; leave the pipeline out");
     }
     space.parallel.pipeline = 1;
   }

@@ -66,6 +66,7 @@ struct QuestionOptions {
   bool deterministic = false;  // Strategy::deterministic of every plan
   MomentFormat moments = MomentFormat::float32;  // likewise
   bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline
+  bool forward_only = false;  // the forward alone (for_forward()), without a pipeline
   ParallelChoice parallel;
   double margin = 0;              // part of every tier that is left free, in [0, 1)
   TimeLimits time;                // limits of the answer

@@ -146,13 +146,16 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
       s.parameters = placement.parameters;
       s.gradients = placement.gradients;
       s.optimizer = placement.optimizer;
-      if (may_stand(s) && s != base) of(KnobGroup::states).push_back(std::move(s));
+      if (base.forward_only) s = for_forward(std::move(s));
+      std::vector<Strategy>& states = of(KnobGroup::states);
+      const bool known = std::find(states.begin(), states.end(), s) != states.end();
+      if (may_stand(s) && !known) states.push_back(std::move(s));
     }
   }
   for (const KnobGroup group :
        {KnobGroup::layer_input, KnobGroup::qkv, KnobGroup::attention_out, KnobGroup::mlp_input}) {
     for (const Saved where : {Saved::recompute, Saved::host, Saved::nvme}) {
-      if (where == Saved::nvme && !nvme) continue;
+      if ((where == Saved::nvme && !nvme) || base.forward_only) continue;
       // A frame of slices that pass again has no other value, others cannot recompute it.
       if (group == KnobGroup::layer_input &&
           (where == Saved::recompute || base.layer_input.where == Saved::recompute)) {
@@ -171,6 +174,7 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
   for (const Saved where : {Saved::keep, Saved::recompute, Saved::host, Saved::nvme}) {
     if (where == Saved::nvme && !nvme) continue;
     if (p.expert > 1 && where != Saved::recompute) continue;
+    if (base.forward_only && where != base.mlp_inner.where) continue;
     Strategy s = base;
     s.mlp_inner.where = where;
     if (s != base) of(KnobGroup::mlp).push_back(s);
@@ -327,7 +331,7 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
       for (const Tier kv : kv_tiers) {
         for (const Tier between_uses : tiers) {
           for (const BackwardOrder order : {BackwardOrder::q_outer, BackwardOrder::kv_outer}) {
-            if (order == BackwardOrder::kv_outer && !streams) continue;
+            if (order == BackwardOrder::kv_outer && (!streams || options.forward_only)) continue;
             shape.kv = kv;
             shape.between_uses = between_uses;
             shape.order = order;
@@ -392,6 +396,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.deterministic = options.deterministic;
   s.moments = options.moments;
   s.early_update = options.early_update;
+  if (options.forward_only) s = for_forward(std::move(s));
   return c;
 }
 

@@ -35,6 +35,7 @@ struct SpaceOptions {
   bool deterministic = false;
   MomentFormat moments = MomentFormat::float32;
   bool early_update = false;
+  bool forward_only = false;
   bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included
   int64_t of_shares = 1;            ///< tokens_of_shares() of the model

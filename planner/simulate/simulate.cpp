@@ -200,6 +200,10 @@ StepSeconds simulate(const Outline& outline, const std::vector<double>& duration
                                 });
   seconds.step = timeline.step_seconds + left_out;
   for (int s = 0; s < kStreamCount; ++s) seconds.busy[s] = busy[s] + busy_left_out[s];
+  if (first.ordinal < 0) {  // all of it is forward
+    seconds.forward = seconds.step;
+    seconds.forward_busy = seconds.busy;
+  }
   return seconds;
 }
 

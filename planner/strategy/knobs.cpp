@@ -66,6 +66,8 @@ bool has_chunks(const Strategy& s, int64_t sequence) {
   return sequence / s.parallel.ring / s.chunk_tokens > 1;
 }
 
+bool trains(const Strategy& s, int64_t) { return !s.forward_only; }
+
 // The list depends only on whether a degree exceeds 1; for a ring, on the number of passes.
 constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "parallel.data",
@@ -213,7 +215,8 @@ constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "backward_order",
      .at = at<&Strategy::backward_order>,
      .changes_list = true,
-     .matters = has_chunks},
+     .matters = [](const Strategy& s,
+                   int64_t sequence) { return trains(s, sequence) && has_chunks(s, sequence); }},
     {.key = "deterministic",
      .at = at<&Strategy::deterministic>,
      .optional = true,
@@ -231,23 +234,38 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .optional = true,
      .changes_sizes = true,
      .matters = [](const Strategy&, int64_t) { return false; }},
+    {.key = "forward_only",
+     .at = at<&Strategy::forward_only>,
+     .optional = true,
+     .changes_list = true,
+     .changes_sizes = true,
+     .turn = Turn::off,
+     .matters = [](const Strategy&, int64_t) { return false; }},  // it is another question
     {.key = "saved.layer_input",
      .at = at<&Strategy::layer_input>,
      .most = kSavedNvme,
-     .changes_list = true},
-    {.key = "saved.qkv", .at = at<&Strategy::qkv>, .most = kSavedNvme, .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
+    {.key = "saved.qkv",
+     .at = at<&Strategy::qkv>,
+     .most = kSavedNvme,
+     .changes_list = true,
+     .matters = trains},
     {.key = "saved.attention_out",
      .at = at<&Strategy::attention_out>,
      .most = kSavedNvme,
-     .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
     {.key = "saved.mlp_input",
      .at = at<&Strategy::mlp_input>,
      .most = kSavedNvme,
-     .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
     {.key = "saved.mlp_inner",
      .at = at<&Strategy::mlp_inner>,
      .most = kSavedNvme,
-     .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
     // Tiles change only workspaces and durations of tiled ops.
     {.key = "tiles.projection",
      .at = at<&Strategy::projection_tile>,
@@ -277,11 +295,13 @@ constexpr auto kRows = std::to_array<KnobRow>({
     {.key = "states.gradients",
      .at = at<&Strategy::gradients>,
      .most = kHost,
-     .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
     {.key = "states.optimizer",
      .at = at<&Strategy::optimizer>,
      .most = kNvmeTier,
-     .changes_list = true},
+     .changes_list = true,
+     .matters = trains},
 });
 
 // Calls is_so.operator()<i>() for every row i until one is false, and returns that i, or the number

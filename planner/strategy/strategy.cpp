@@ -18,6 +18,21 @@ bool recomputes(const Strategy& s) {
   return false;
 }
 
+Strategy for_forward(Strategy s) {
+  s.forward_only = true;
+  for (SavedPolicy* p : {&s.layer_input, &s.qkv, &s.attention_out, &s.mlp_input, &s.mlp_inner}) {
+    *p = {Saved::recompute, 1};
+  }
+  const Strategy defaults;
+  s.backward_order = defaults.backward_order;
+  s.deterministic = defaults.deterministic;
+  s.early_update = defaults.early_update;
+  s.gradients = defaults.gradients;
+  s.optimizer = defaults.optimizer;
+  if (s.parallel.zero < 3) s.parallel.zero = 0;
+  return s;
+}
+
 // A slice passes all layers of a stage before the next one comes, so the stage's parameters and
 // gradients stay on the device. What ranks lend each other of earlier keys and values is there,
 // too.

@@ -62,6 +62,8 @@ struct Strategy {
   bool early_update = false;   // a unit's update begins when its gradients are complete, and clips
                                // by the norm of the step before; false: after the backward, by this
                                // step's norm
+  bool forward_only = false;   // log-probabilities of tokens and the loss, without a backward; see
+                               // for_forward()
 
   SavedPolicy layer_input;  // [S, d] per layer; recompute: slices of a sequence, of which only K,V
                             // are saved, pass all layers again before their backward
@@ -93,10 +95,20 @@ std::string_view name_of(MomentFormat);
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);
 
+/// Whether slices of sequences pass all layers again before their backward.
+inline bool passes_again(const Strategy& s) {
+  return s.layer_input.where == Saved::recompute && !s.forward_only;
+}
+
+/// The strategy of the forward alone: nothing is saved, so all policies are recompute, and knobs of
+/// the backward and of gradients and optimizer states, which do not exist, have their defaults.
+/// Shards are those of parameters (zero: 3), or none.
+Strategy for_forward(Strategy strategy);
+
 /// Where the input of a layer is from the forward that saves it to the backward. A slice that
 /// passes again leaves it where residuals are between uses.
 inline SavedPolicy input_policy(const Strategy& s) {
-  if (s.layer_input.where != Saved::recompute) return s.layer_input;
+  if (!passes_again(s)) return s.layer_input;
   return {s.between_uses == Tier::host ? Saved::host : Saved::keep, 1};
 }
 

@@ -351,9 +351,32 @@ constexpr auto kChecks = std::to_array<Check>({
                         "from shards (zero: 3)",
                     .got = fmt::format("zero: {}", q.mesh().zero)};
      }},
+    {Rule::combination, "forward_only",
+     [](const Question& q) { return !q.s.forward_only || q.pipeline().stages == 1; },
+     [](const Question&) {
+       return Words{"a pipeline's schedule has backwards, which a forward alone has not",
+                    "set stages to 1"};
+     }},
+    {Rule::combination, "forward_only",
+     [](const Question& q) {
+       if (!q.s.forward_only) return true;
+       const SavedPolicy nothing{Saved::recompute, 1};
+       return q.s.layer_input == nothing && q.s.qkv == nothing && q.s.attention_out == nothing &&
+              q.s.mlp_input == nothing && q.s.mlp_inner == nothing &&
+              q.s.backward_order == BackwardOrder::q_outer && !q.s.deterministic &&
+              !q.s.early_update && q.s.gradients == Tier::device && q.s.optimizer == Tier::device &&
+              (q.mesh().zero == 0 || q.mesh().zero == 3);
+     },
+     [](const Question&) {
+       return Words{
+           "a forward alone saves nothing and has neither gradients nor optimizer states",
+           "set all of saved to recompute, backward_order to q-outer, states.gradients and "
+           "states.optimizer to device, parallel.zero to 0 or 3, and leave deterministic "
+           "and early_update out"};
+     }},
     {Rule::combination, "states.optimizer",
      [](const Question& q) {
-       return q.s.optimizer != Tier::device ||
+       return q.s.optimizer != Tier::device || q.s.forward_only ||
               (q.s.parameters == Tier::device && q.s.gradients == Tier::device);
      },
      [](const Question&) {
@@ -368,8 +391,7 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "saved.layer_input",
      [](const Question& q) {
-       return q.s.layer_input.where != Saved::recompute ||
-              (q.pipeline().stages == 1 && q.pipeline().slices > 1);
+       return !passes_again(q.s) || (q.pipeline().stages == 1 && q.pipeline().slices > 1);
      },
      [](const Question&) {
        return Words{"only slices of a sequence on one stage pass all layers again to recompute it",
@@ -377,21 +399,25 @@ constexpr auto kChecks = std::to_array<Check>({
                     "host"};
      }},
     {Rule::combination, "saved.layer_input",
-     [](const Question& q) {
-       return q.s.layer_input.where != Saved::recompute || q.s.layer_input.fraction == 1;
-     },
+     [](const Question& q) { return !passes_again(q.s) || q.s.layer_input.fraction == 1; },
      [](const Question& q) {
        return Words{.what = "slices that pass again pass all layers, expected a fraction of 1",
                     .got = fmt::format("{}", q.s.layer_input.fraction)};
      }},
     {Rule::combination, "saved.layer_input",
      [](const Question& q) {
-       return q.s.layer_input.where != Saved::recompute || q.model.uniform();
+       return q.s.layer_input.where != Saved::recompute || q.pipeline().slices == 1 ||
+              q.model.uniform();
      },
      [](const Question& q) {
-       return Words{fmt::format("slices pass again through equal layers, and those of {} differ",
-                                q.model.name),
-                    "set layer_input to keep or host"};
+       return q.s.forward_only
+                  ? Words{fmt::format("slices pass equal layers, and those of {} differ",
+                                      q.model.name),
+                          "set pipeline.slices to 1"}
+                  : Words{fmt::format("slices pass again through equal layers, and those of {} "
+                                      "differ",
+                                      q.model.name),
+                          "set layer_input to keep or host"};
      }},
     {Rule::combination, "pipeline",
      [](const Question& q) {
@@ -495,11 +521,13 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                     .got = std::to_string(q.pipeline().in_flight)};
      }},
     {Rule::schedule, "pipeline.schedule",
-     [](const Question& q) { return !q.model.norms_outputs() || !splits_backward(q); },
      [](const Question& q) {
-       return Words{fmt::format("{} splits the backward, which layers of {}, with norms of their "
-                                "outputs, do not yet",
-                                q.pipeline().schedule, q.model.name),
+       return (!q.model.norms_outputs() && !q.model.latent) || !splits_backward(q);
+     },
+     [](const Question& q) {
+       return Words{fmt::format("{} splits the backward, which layers of {}, with {}, do not yet",
+                                q.pipeline().schedule, q.model.name,
+                                q.model.latent ? "latent attention" : "norms of their outputs"),
                     "try 1f1b, interleaved-1f1b or seq1f1b"};
      }},
     {Rule::schedule, "pipeline.split",

@@ -18,6 +18,21 @@ using testing::TemporaryFolder;
 
 constexpr int64_t kDeviceBytes = int64_t{64} << 20;
 
+TEST_CASE("models with latent attention are planned, and not run") {
+  const TemporaryFolder folder;
+  const std::string plan = folder.path() / "plan.yaml";
+  const json planned = longspan_json({"plan", "--model", "deepseek-v2-lite", "--hw", "8xh100-80g",
+                                      "--seq", "64K", "--strategy", "fpdt", "-o", plan});
+  CHECK(planned.at("predicted").at("mfu") > 0.1);
+  CHECK(longspan_json({"simulate", plan}).at("predicted") == planned.at("predicted"));
+  CHECK(longspan({"explain", plan}).status == 0);
+  check_refused(longspan({"run", plan, "--local-ranks", "8"}), 2,
+                {"deepseek-v2-lite", "does not run multi-head latent attention yet"});
+  const std::vector<std::string> longest = {
+      "max-seq", "--model", "deepseek-v2-lite", "--hw", "8xh100-80g", "--strategy", "fpdt"};
+  CHECK(longspan_json(longest).at("results")[0].at("sequence_tokens") > 1 << 16);
+}
+
 TEST_CASE("max-seq: each strategy, and the whole space at the end") {
   const std::vector<std::string> question = {"max-seq", "--model", "tiny-llama", "--hw", kHardware};
   const json document = longspan_json(question);

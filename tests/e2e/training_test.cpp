@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 #include <sstream>
@@ -28,6 +29,51 @@ int64_t steps_in(const std::string& out) {
     steps += first != std::string::npos && line[first] >= '0' && line[first] <= '9';
   }
   return steps;
+}
+
+TEST_CASE("run of a forward alone prints the loss of each sequence and writes log-probabilities") {
+  const TemporaryFolder folder;
+  const std::string plan = make_plan(folder);
+  const std::string record = folder.path() / "run.json", array = folder.path() / "p.npy";
+  const Result result = longspan({"run", plan, "--forward-only", "--steps", "3", "-o", record,
+                                  "--logprobs", array, "--threads", "1"});
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  CHECK_THAT(result.out, Contains("sequence 2: loss 5.") && !Contains("grad norm"));
+  const json run = json::parse(read_text(record));
+  for (const char* tier : {"device_bytes", "host_bytes", "nvme_bytes"}) {
+    CHECK(run.at("measured").at(tier) == run.at("predicted").at(tier));
+  }
+  const std::string values = read_text(array);
+  REQUIRE(values.size() == 128 + 3 * 256 * 4);
+  const std::string trained = folder.path() / "trained.json";
+  REQUIRE(longspan({"run", plan, "--steps", "1", "-o", trained}).status == 0);
+  CHECK(json::parse(read_text(trained)).at("steps")[0].at("loss") == run.at("steps")[0].at("loss"));
+  for (int step = 0; step < 3; ++step) {
+    double sum = 0;
+    for (int i = 0; i < 256; ++i) {
+      float value = 0;
+      std::memcpy(&value, values.data() + 128 + 4 * (step * 256 + i), 4);
+      sum -= static_cast<double>(value);
+    }
+    const json& loss = run.at("steps")[static_cast<size_t>(step)].at("sequence_losses")[0];
+    CHECK(loss.get<double>() == Approx(sum / 256).epsilon(1e-12));
+  }
+
+  // A plan of its own says the same, and takes less memory than the training.
+  const std::string own = folder.path() / "forward.yaml";
+  REQUIRE(longspan({"plan", "--model", "tiny-llama", "--hw", kHardware, "--seq", "256",
+                    "--forward-only", "-o", own})
+              .status == 0);
+  const json explained = longspan_json({"explain", own});
+  CHECK(explained.at("predicted").at("device_bytes") <=
+        longspan_json({"simulate", plan}).at("predicted").at("device_bytes"));
+  CHECK(longspan_json({"simulate", own, "--forward-only"}).at("predicted") ==
+        explained.at("predicted"));
+  CHECK(longspan({"run", own, "--steps", "1"}).status == 0);
+  check_refused(longspan({"run", own, "--checkpoint", folder.path() / "c.safetensors"}), 2,
+                {"--checkpoint", "a forward alone changes nothing"});
+  check_refused(longspan({"run", plan, "--logprobs", array}), 2, {"--logprobs", "--forward-only"});
 }
 
 TEST_CASE("run trains, and compare holds it against the prediction") {

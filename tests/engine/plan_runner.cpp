@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <random>
 #include <span>
 
@@ -178,6 +179,14 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     const std::vector<int32_t> all = case_tokens(step, microbatch * replicas + p.place.data);
     std::copy_n(all.begin() + first, count, tokens);
   };
+  if (step.strategy.forward_only) {
+    const std::vector<float> none(step.sequence, std::numeric_limits<float>::quiet_NaN());
+    outcome.log_probs.assign(step.microbatches, none);
+  }
+  context.take_log_probs = [&](int64_t microbatch, int64_t first, int64_t count,
+                               const float* values) {
+    std::copy_n(values, count, outcome.log_probs.at(microbatch).begin() + first);
+  };
   std::vector<int32_t> begins;
   if (!step.model.documents.empty()) {
     context.loss_scale = case_loss_scale(step);
@@ -193,7 +202,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
     executor.run(context);
   }
   executor.read(p.loss, &outcome.loss);
-  executor.read(p.grad_norm, &outcome.gradient_norm);
+  if (p.grad_norm >= 0) executor.read(p.grad_norm, &outcome.gradient_norm);
   for (size_t unit = 0; unit < weights.size(); ++unit) {
     if (own[unit] < 0) continue;
     const BufferId parameters = p.parameters[own[unit]];
@@ -206,7 +215,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
       values.resize(p.bytes_of(parameters) / 4);
       executor.read(parameters, values.data());
     }
-    if (waits || p.adam_m[own[unit]] < 0) continue;
+    if (waits || step.strategy.forward_only || p.adam_m[own[unit]] < 0) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
     const double norm =
         step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);

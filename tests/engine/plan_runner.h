@@ -44,6 +44,8 @@ struct StepOutcome {
   double gradient_norm = 0;
   std::vector<std::vector<float>> gradients;   // per unit; empty if another stage has it
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
+  std::vector<std::vector<float>> log_probs;   // of a forward alone, by microbatch; NaN: another
+                                               // rank has them
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};
   int64_t sent_bytes = 0;  // to other ranks

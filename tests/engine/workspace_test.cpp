@@ -57,6 +57,8 @@ TEST_CASE("workspaces are what the CPU kernels declare") {
             4 * cpu::mlp_backward_weight_workspace(model, lengths.block, block));
       CHECK(ws.qkv_backward_input ==
             4 * cpu::qkv_backward_input_workspace(model, lengths.chunk, chunk));
+      const Workspaces forward = workspaces(model, lengths, for_forward(s), DType::float32, 0);
+      CHECK(forward.loss == 4 * cpu::loss_workspace(model, lengths.block, block, true));
       Lengths of_group = lengths;
       of_group.tensor = 2;
       const Workspaces part = workspaces(model, of_group, s, DType::float32, 0);

@@ -59,7 +59,8 @@ class RandomFrames {
   /// every device, all of which share a processor of as many cores; 0: devices are no processors.
   /// `window`: of all layers, or of the first if they are mixed; 0: none.
   RandomFrames(int64_t devices, int64_t device_bytes, int64_t layers = 4, int64_t microbatches = 4,
-               bool mixed = false, bool uneven = false, int64_t cores = 0, int64_t window = 0)
+               bool mixed = false, bool uneven = false, int64_t cores = 0, int64_t window = 0,
+               bool forward_only = false)
       : hw_(testing::small_machine(1, devices, device_bytes, int64_t{1} << 28)),
         model_(load_model("tiny-llama")) {
     model_.layers = layers;
@@ -72,6 +73,8 @@ class RandomFrames {
     }
     model_.heads = model_.kv_heads = 8;
     options_.microbatches = microbatches;
+    options_.forward_only = forward_only;
+    if (forward_only) options_.parallel.pipeline = 1;
     if (cores > 0) {
       hw_.device.backend = "cpu";
       hw_.host.cores = cores;
@@ -147,6 +150,8 @@ TEST_CASE("no plan on any mesh of ranks takes less than its bound") {
     if (seed > 50) continue;
     const testing::RandomPlan sliced = testing::sliced_plan(seed);
     check_bound(sliced.request, sliced.hw);
+    const testing::RandomPlan forward = testing::forward_plan(seed);
+    check_bound(forward.request, forward.hw);
   }
 }
 
@@ -158,6 +163,10 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
     check_bound(testing::random_request(seed), hw);
     check_bound(testing::in_documents(testing::random_request(seed), seed), hw);
     check_bound(testing::sliced_request(seed), hw);
+    check_bound(testing::forward_request(seed), hw);
+    check_bound(testing::with_latent_attention(testing::random_request(seed), seed), hw);
+    check_bound(testing::with_latent_attention(testing::sliced_request(seed), seed), hw);
+    check_bound(testing::with_latent_attention(testing::forward_request(seed), seed), hw);
   }
 }
 
@@ -216,16 +225,18 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
     int64_t devices, layers, microbatches;
     bool mixed = false, uneven = false;
     int64_t cores = 0, window = 0;
+    bool forward_only = false;
   };
-  for (const auto& [devices, layers, microbatches, mixed, uneven, cores, window] :
+  for (const auto& [devices, layers, microbatches, mixed, uneven, cores, window, forward_only] :
        {Case{1, 4, 4}, Case{4, 4, 4}, Case{4, 7, 2}, Case{4, 8, 12}, Case{1, 8, 2, true},
         Case{4, 8, 3, true}, Case{4, 4, 3, false, true}, Case{4, 8, 1, false, true}, Case{4, 8, 1},
         Case{4, 8, 2, false, false, 2}, Case{4, 7, 3, false, false, 1},
         Case{4, 8, 4, false, false, 3}, Case{1, 4, 2, false, false, 0, 300},
         Case{4, 4, 2, false, false, 0, 1500}, Case{4, 8, 1, false, true, 0, 600},
-        Case{4, 8, 3, true, false, 0, 700}}) {
+        Case{4, 8, 3, true, false, 0, 700}, Case{1, 4, 4, false, false, 0, 0, true},
+        Case{4, 4, 2, false, false, 0, 900, true}, Case{4, 8, 3, true, false, 0, 0, true}}) {
     RandomFrames random(devices, int64_t{1} << 40, layers, microbatches, mixed, uneven, cores,
-                        window);
+                        window, forward_only);
     for (int64_t round = 0; round < rounds; ++round) {
       const Candidate& frame = random.frame();
       const GroupValues values = random.values(frame);
@@ -233,8 +244,8 @@ TEST_CASE("no plan, with a pipeline or without, takes less memory or time than i
       const std::optional<Candidate> c = random.candidate(frame, values, chosen);
       if (!c) continue;
       const ParallelLayout& parallel = c->strategy.parallel;
-      CAPTURE(devices, layers, microbatches, mixed, uneven, cores, window, round, chosen,
-              describe(parallel));
+      CAPTURE(devices, layers, microbatches, mixed, uneven, cores, window, forward_only, round,
+              chosen, describe(parallel));
       const Demand demand = random.evaluator().demand(*c);
       const TierBytes bound = demand.peak_bytes();
       const TierBytes bytes = random.evaluator().arenas(*c);

@@ -58,6 +58,18 @@ TEST_CASE("ops are counted without lowering") {
     sliced.model.attention = seed % 7 != 0;
     if (seed % 4 == 0) sliced = testing::in_documents(sliced, seed);
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
+    const StepRequest latent = testing::with_latent_attention(request, seed);
+    CHECK(ops_estimate(latent) == arenas_of(latent).ops);
+    StepRequest forward = testing::forward_request(seed);
+    if (seed % 3 != 0) forward.boundary = request.boundary;
+    forward.model.attention = seed % 7 != 0;
+    CHECK(ops_estimate(forward) == arenas_of(forward).ops);
+    if (forward.boundary == StageBoundary{} && forward.strategy.parallel.pipeline.slices == 1) {
+      const StepRequest runs = testing::in_runs(forward);
+      CHECK(ops_estimate(runs) == arenas_of(runs).ops);
+    }
+    const StepRequest forward_ranks = testing::forward_plan(seed).request;
+    CHECK(ops_estimate(forward_ranks) == arenas_of(forward_ranks).ops);
     StepRequest ranks = testing::random_plan(seed).request;
     ranks.rank = ranks.strategy.parallel.ranks() - 1;
     CHECK(ops_estimate(ranks) == arenas_of(ranks).ops);
@@ -67,8 +79,9 @@ TEST_CASE("ops are counted without lowering") {
 TEST_CASE("an outline has the arenas and the time of the list") {
   for (uint64_t seed = 1; seed <= 80; ++seed) {
     INFO("seed " << seed);
-    const testing::RandomPlan plan =
-        seed > 60 ? testing::sliced_plan(seed) : testing::random_plan(seed);
+    const testing::RandomPlan plan = seed > 70   ? testing::forward_plan(seed)
+                                     : seed > 60 ? testing::sliced_plan(seed)
+                                                 : testing::random_plan(seed);
     const CostModel cost(plan.hw, plan.request.dtype);
     const Program program = build_program(plan.request);
     const Layout layout = lay_out(program);

@@ -53,6 +53,12 @@ std::vector<Strategy> some_strategies() {
       all.back().qkv = {Saved::nvme, 0.5};
     }
   }
+  // Slices that recompute everything; their forward alone has the same other knobs.
+  Strategy again = for_forward(all.front());
+  again.forward_only = false;
+  again.parallel.pipeline.slices = 4;
+  again.chunk_tokens = again.block_tokens = kTokens / 4;
+  all.push_back(again);
   return all;
 }
 
@@ -104,12 +110,12 @@ TEST_CASE("every field has a row") {
   // A new field does not compile here: it needs a row, and a place in these lists.
   const Strategy s;
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
-                                window, order, deterministic, early_update, layer_input, qkv,
-                                attention_out, mlp_input, mlp_inner, projection, mlp, loss,
-                                parameters, gradients, optimizer, moments, parallel] = s;
+                                window, order, deterministic, early_update, forward_only,
+                                layer_input, qkv, attention_out, mlp_input, mlp_inner, projection,
+                                mlp, loss, parameters, gradients, optimizer, moments, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, expert, capacity,
                                 imbalance, pipeline] = parallel;
-  CHECK(knob_rows().size() == 22 + 9);
+  CHECK(knob_rows().size() == 23 + 9);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;

@@ -140,6 +140,8 @@ void for_programs(const std::function<void(const Program&)>& look) {
       look(build_program(in_windows(small, seed)));
       look(build_program(in_documents(small, seed)));
       look(build_program(sliced_request(seed)));
+      look(build_program(forward_request(seed)));
+      look(build_program(with_latent_attention(small, seed)));
     }
     look(stage_of_runs(small, seed % 3, "1f1b"));
     look(stage_of_runs(small, seed % 3, "zb-h1"));

@@ -10,6 +10,7 @@
 #include "planner/program/attention_workspace.h"
 #include "planner/program/layout.h"
 #include "planner/program/op_table.h"
+#include "planner/program/workspace.h"
 #include "planner/strategy/presets.h"
 #include "tests/planner/random_strategy.h"
 
@@ -129,13 +130,16 @@ void check_edges(const Program& program, const Layout& layout) {
 }  // namespace
 
 TEST_CASE("random strategies lower to legal programs", "[property]") {
-  for (uint64_t seed = 1; seed <= 250; ++seed) {
+  for (uint64_t seed = 1; seed <= 330; ++seed) {
     INFO("seed " << seed);
-    StepRequest request = seed > 200 ? sliced_request(seed) : random_request(seed);
+    StepRequest request = seed > 250   ? forward_request(seed)
+                          : seed > 200 ? sliced_request(seed)
+                                       : random_request(seed);
     if (seed % 5 == 0 && request.strategy.layer_input.where != Saved::recompute) {
       request = in_windows(request, seed);
     }
     if (seed % 5 == 1) request = in_documents(request, seed);
+    if (seed % 7 == 0) request = with_latent_attention(request, seed);
     const Program program = build_program(request);
     const Layout layout = lay_out(program);
     check_lifetimes(program);
@@ -396,9 +400,30 @@ TEST_CASE("a plan runs on GPUs where attention takes no more than it reserves") 
   }
 }
 
+TEST_CASE("plans of models with latent attention have the catalog's parameters") {
+  for (const char* name : {"deepseek-v3", "deepseek-v2", "deepseek-v2-lite", "kimi-k2"}) {
+    const ModelSpec model = load_model(name);
+    const std::array<int64_t, 3> ends = unit_elements(model);
+    int64_t sum = ends[0] + ends[2];
+    for (const LayerRun& run : layer_runs(model)) {
+      const ModelSpec alike = model_of_run(model, run);
+      const bool biased = alike.experts && alike.experts->selection_bias;
+      const int64_t not_trained = biased ? alike.experts->count : 0;  // and not counted
+      sum += run.layers * (unit_elements(alike)[1] + experts_elements(alike) - not_trained);
+      // The ranks of a tensor group have equal parts, and some alike.
+      const ModelSpec narrow = narrow_model(alike, 8);
+      const int64_t replicated = replicated_elements(narrow)[1];
+      CHECK(8 * (unit_elements(narrow)[1] - replicated) + replicated == unit_elements(alike)[1]);
+    }
+    INFO(name);
+    CHECK(sum == parameter_count(model));
+  }
+}
+
 TEST_CASE("units are as large as the parameters they hold") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const StepRequest request = random_request(seed);
+    StepRequest request = random_request(seed);
+    if (seed % 2 == 0) request = with_latent_attention(request, seed);
     const Program program = build_program(request);
     const std::vector<ParameterUnit> units = parameter_units(request.model);
     REQUIRE(units.size() == program.parameters.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "hwprofiles/catalog.h"
@@ -34,13 +35,17 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
   static const ModelSpec models[] = {load_model("llama-3.1-8b"), load_model("gpt-2.7b"),
                                      load_model("qwen3-0.6b")};
   static const ModelSpec with_experts = load_model("qwen3-30b-a3b");
+  static const ModelSpec latent = [] {
+    const ModelSpec model = load_model("deepseek-v2-lite");
+    return model_of_run(model, layer_runs(model).back());
+  }();
   std::mt19937_64 random(seed);
   RandomPlan plan;
   do {
     plan.hw = machines[random() % 3];
     StepRequest& request = plan.request;
     request.model = models[random() % 3];
-    if (experts) request.model = with_experts;
+    if (experts) request.model = seed % 2 == 0 ? latent : with_experts;
     request.model.layers = one_of<int64_t>(random, {4, 6, 10, 16, 24});
     if (!experts) request.model.norm_placement = random_placement(seed);
     request.dtype = default_dtype(plan.hw);
@@ -79,6 +84,14 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
 RandomPlan random_plan(uint64_t seed) { return random_plan_of(seed, false); }
 
 RandomPlan random_plan_with_experts(uint64_t seed) { return random_plan_of(seed, true); }
+
+RandomPlan forward_plan(uint64_t seed) {
+  RandomPlan plan = seed % 4 == 0   ? sliced_plan(seed)
+                    : seed % 4 == 1 ? random_plan_with_experts(seed)
+                                    : random_plan(seed);
+  plan.request.strategy = for_forward(std::move(plan.request.strategy));
+  return plan;
+}
 
 RandomPlan sliced_plan(uint64_t seed) {
   for (uint64_t turn = 0;; ++turn) {

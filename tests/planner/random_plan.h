@@ -22,4 +22,7 @@ RandomPlan random_plan_with_experts(uint64_t seed);
 /// The same on meshes without ring and tensor group, with slices of one stage that pass again.
 RandomPlan sliced_plan(uint64_t seed);
 
+/// The forward alone of one of these.
+RandomPlan forward_plan(uint64_t seed);
+
 }  // namespace longspan::testing

@@ -151,6 +151,32 @@ StepRequest sliced_request(uint64_t seed) {
   }
 }
 
+StepRequest with_latent_attention(StepRequest request, uint64_t seed) {
+  std::mt19937_64 random(seed + 99);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  ModelSpec& m = request.model;
+  m.norm = Norm::rmsnorm;
+  m.activation = Activation::swiglu;
+  m.positions = Positions::rope;
+  m.norm_placement = NormPlacement::input;
+  m.rotary_share = 1;
+  m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.qk_norm = m.qk_norm_of_token = false;
+  m.kv_heads = m.heads;
+  const int64_t rotated = 2 * (1 + pick(4));
+  m.head_dim = rotated + 2 * (1 + pick(6));
+  m.latent =
+      LatentAttention{pick(2) * 8 * (1 + pick(4)), 8 * (1 + pick(4)), rotated, 2 * (1 + pick(8))};
+  Strategy& s = request.strategy;
+  while (!heads_divide_into(m, s.parallel.ulysses, s.head_groups)) --s.head_groups;
+  return request;
+}
+
+StepRequest forward_request(uint64_t seed) {
+  StepRequest request = seed % 3 == 0 ? sliced_request(seed) : random_request(seed);
+  request.strategy = for_forward(std::move(request.strategy));
+  return request;
+}
+
 StepRequest in_windows(StepRequest request, uint64_t seed) {
   std::mt19937_64 random(seed);
   ModelSpec& m = request.model;

@@ -19,6 +19,12 @@ void pass_back(StepRequest& request);
 /// The same, with several slices on one stage, most of which pass forward again.
 StepRequest sliced_request(uint64_t seed);
 
+/// The step with latent attention of random widths.
+StepRequest with_latent_attention(StepRequest request, uint64_t seed);
+
+/// The forward alone of one of these.
+StepRequest forward_request(uint64_t seed);
+
 /// The step with layers that attend to a window, and that rotate differently, two for each of the
 /// others.
 StepRequest in_windows(StepRequest request, uint64_t seed);

@@ -47,6 +47,10 @@ TEST_CASE("slices that pass again take what the sampled simulation says") {
   check_samples(testing::sliced_plan, 80);
 }
 
+TEST_CASE("forwards alone take what the sampled simulation says") {
+  check_samples(testing::forward_plan, 80);
+}
+
 TEST_CASE("plans that save the first layers in another way take what the sampled simulation says") {
   constexpr int kPlans = 120;
   int plans = 0, near = 0, peaks = 0, tiers = 0;

@@ -48,6 +48,30 @@ Strategy streamed(int64_t sequence, int64_t chunk) {
 
 }  // namespace
 
+TEST_CASE("a search of forwards alone answers with one, which needs less and fits longer") {
+  const ModelSpec model = load_model("tiny-llama");
+  HardwareProfile hw = load_hardware("cpu-example");
+  hw.device.memory_bytes.value = 64e6;
+  SearchOptions options;
+  const SearchResult trained = search(model, hw, 8192, options);
+  options.forward_only = true;
+  const SearchResult alone = search(model, hw, 8192, options);
+  for (const Plan& plan : alone.pareto) CHECK(plan.strategy.forward_only);
+  CHECK(alone.best.predicted.step_seconds < 0.5 * trained.best.predicted.step_seconds);
+  CHECK(parse_plan(write_plan(alone.best), "again.yaml").strategy == alone.best.strategy);
+  const Plan preset = plan_preset(model, hw, "fpdt", 8192, options);
+  CHECK(preset.strategy.forward_only);
+  CHECK(predict(preset).peak_bytes == preset.predicted.peak_bytes);
+  MaxSequenceOptions longest;
+  const int64_t trains = max_sequence(model, hw, "auto", longest).sequence;
+  longest.forward_only = true;
+  const MaxSequence found = max_sequence(model, hw, "auto", longest);
+  CHECK(found.sequence > trains);
+  CHECK(found.plan.strategy.forward_only);
+  options.early_update = true;
+  CHECK_THROWS_WITH(search(model, hw, 8192, options), Catch::Contains("there is no backward"));
+}
+
 TEST_CASE("the sampled simulation agrees with the full simulation") {
   const ModelSpec model = eight_layers();
   const HardwareProfile hw = small_machine(1 << 30, int64_t{1} << 33, int64_t{1} << 34);

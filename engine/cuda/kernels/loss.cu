@@ -16,7 +16,7 @@ static_assert(kSumBytes + kRoundRows * static_cast<int64_t>(sizeof(float)) <= kS
 
 template <class T>
 void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t vocab,
-                   double scale, T* logits, double* loss) {
+                   double scale, T* logits, double* loss, float* log_probs) {
   float* losses = reinterpret_cast<float*>(queue.scratch + kSumBytes);
   Fault* fault = queue.fault;
   const float factor = static_cast<float>(scale);
@@ -25,6 +25,7 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
     const int32_t* wanted = labels + first;
     T* x = logits + first * vocab;
     const bool packs = in_packs({vocab}, {x});
+    float* const own = log_probs == nullptr ? nullptr : log_probs + first;
     for_each_row(queue, rows, [=] LONGSPAN_BODY(const Team& team, int64_t row) {
       T* const at = x + row * vocab;
       const int32_t label = wanted[row];
@@ -33,17 +34,20 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
       const SoftmaxTerms terms = softmax_terms(team, packs, at, vocab, valid ? label : -1);
       const float top = terms.top;
       const float share = 1 / terms.sum;
-      each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
-        float value[lanes.value];
-        load(at + j, value);
-        for (int k = 0; k < lanes.value; ++k) {
-          const float p = expf(value[k] - top) * share;
-          value[k] = unlabelled ? 0 : factor * (j + k == label ? p - 1 : p);
-        }
-        store(value, at + j);
-      });
+      if (own == nullptr) {
+        each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
+          float value[lanes.value];
+          load(at + j, value);
+          for (int k = 0; k < lanes.value; ++k) {
+            const float p = expf(value[k] - top) * share;
+            value[k] = unlabelled ? 0 : factor * (j + k == label ? p - 1 : p);
+          }
+          store(value, at + j);
+        });
+      }
       if (team.rank() != 0) return;
       losses[row] = unlabelled ? 0 : logf(terms.sum) + (top - terms.label);
+      if (own != nullptr) own[row] = unlabelled ? NAN : -losses[row];
       if (!valid) *fault = {Fault::Kind::label, label};
     });
     add_sum(
@@ -55,9 +59,9 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
   });
 }
 
-template void cross_entropy(const Queue&, const int32_t*, int64_t, int64_t, double, float*,
-                            double*);
+template void cross_entropy(const Queue&, const int32_t*, int64_t, int64_t, double, float*, double*,
+                            float*);
 template void cross_entropy(const Queue&, const int32_t*, int64_t, int64_t, double, bfloat16*,
-                            double*);
+                            double*, float*);
 
 }  // namespace longspan::cuda

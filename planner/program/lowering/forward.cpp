@@ -17,7 +17,7 @@ Saved StepLowering::saved(const SavedPolicy& policy, int layer) const {
 Saved StepLowering::saved_input(int layer) const {
   if (saves_) {
     const Saved where = saved(s_.layer_input, layer);
-    return where == Saved::recompute ? block_between_uses() : where;
+    return where == Saved::recompute && passes_again(s_) ? block_between_uses() : where;
   }
   // A pass that is repeated leaves the stage's input, if that is not the embedding's output.
   const bool is_input = layer == stage_->first && !stage_->boundary.has_embedding;
@@ -47,7 +47,7 @@ void StepLowering::begin_microbatch() {
   saved_.assign(layers_, {});
   for_weights_.assign(layers_, {});
   gradient_.assign(blocks_, {});
-  tokens_all_ = -1;
+  tokens_all_ = log_probs_all_ = -1;
   if (!cuts_vocabulary() && (stage_->boundary.has_embedding || stage_->boundary.has_loss)) {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
     builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
@@ -81,7 +81,19 @@ void StepLowering::forward() {
   } else {
     loss_stage();
   }
-  save_in_flight();
+  if (s_.forward_only && slice_ + 1 == slices_) {
+    end_forward();
+  } else {
+    save_in_flight();
+  }
+}
+
+void StepLowering::end_forward() {
+  if (log_probs_all_ >= 0) {
+    builder_.compute(shape(OpKind::report), -1, microbatch_, {in(log_probs_all_)}, Stream::host);
+    builder_.release(log_probs_all_);
+  }
+  if (tokens_all_ >= 0) builder_.release(tokens_all_);
 }
 
 void StepLowering::recompute() {
@@ -155,8 +167,9 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   op.queries_only = queries_only;
-  const bool adapted = adapts(layer, kQkv);
-  const BufferId workspace = normed && !adapted ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
+  // Latent attention has its narrow vectors there, an adapter its product.
+  const bool needs_none = normed && !program_.model.latent && !adapts(layer, kQkv);
+  const BufferId workspace = needs_none ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),
                     out(workspace), adapters(layer, kQkv)});
@@ -345,7 +358,9 @@ void StepLowering::forward_chunks(int layer) {
   }
   saved_here.q.resize(chunks_);
   const KeyWindow& window = window_of(layer);
-  const bool stay = keep_qkv != Saved::recompute || slices_ > 1;  // keys and values, for later
+  // Keys and values, for later: also those of slices, unless this is their last use.
+  const bool is_last_use = s_.forward_only && slice_ + 1 == slices_;
+  const bool stay = keep_qkv != Saved::recompute || (slices_ > 1 && !is_last_use);
 
   std::vector<ForwardBlock> blocks(blocks_);
   std::vector<Projections> projections(chunks_);
@@ -431,23 +446,37 @@ void StepLowering::forward_chunks(int layer) {
 void StepLowering::loss_stage() {
   last_microbatch_ = ++passed_[0][stage_ - rank_.stages.data()] == program_.microbatches * slices_;
   const BufferId head = parameters(head_unit()), output = parameters(output_unit());
-  const BufferId head_grads = gradients(head_unit()), output_grads = gradients(output_unit());
+  const bool trains = !s_.forward_only;
+  const BufferId head_grads = trains ? gradients(head_unit()) : -1;
+  const BufferId output_grads = trains ? gradients(output_unit()) : -1;
+  if (!trains && log_probs_all_ < 0) {
+    log_probs_all_ = builder_.create(Tensor::log_probs_all, Tier::host, -1, 0);
+  }
   for (int block = end_block() - 1; block >= first_block(); --block) {
     const Parked waiting = residual_[block];
     const BufferId x = builder_.fetch(waiting);
     const BufferId tokens = load_tokens(block);
     const BufferId workspace = device(Tensor::ws_loss, -1, block);
+    const BufferId log_probs = trains ? -1 : device(Tensor::log_probs, -1, block);
     // dx overwrites x.
-    builder_.compute(shape(OpKind::loss), -1, block,
-                     {in(head), in(output), in(x), in(tokens), inout(program_.loss), out(x),
-                      inout(head_grads), inout(output_grads), out(workspace)});
+    builder_.compute(
+        shape(OpKind::loss), -1, block,
+        {in(head), in(output), in(x), in(tokens), inout(program_.loss), out(trains ? x : -1),
+         inout(head_grads), inout(output_grads), out(workspace), out(log_probs)});
     builder_.release(workspace);
     builder_.release(tokens);
     if (waiting.host >= 0) builder_.release(waiting.host);
-    gradient_[block] = builder_.park(x, block_between_uses());
+    if (trains) {
+      gradient_[block] = builder_.park(x, block_between_uses());
+    } else {
+      builder_.release(x);
+      builder_.copy(log_probs, log_probs_all_, false);
+      builder_.release_after_window(log_probs);
+    }
   }
   release_parameters(head_unit());
   if (output_unit() != head_unit()) release_parameters(output_unit());
+  if (!trains) return;
   finish_gradients(head_unit());
   if (output_unit() == head_unit()) return;
   if (program_.boundary.has_embedding) {

@@ -146,7 +146,7 @@ class ArenaWalk final : public LifetimeWatcher {
 RankOfPipeline whole_model(const StepRequest& request) {
   RankOfPipeline rank{{{0, 0, static_cast<int>(request.model.layers), request.boundary}}, {}};
   const auto slices = static_cast<int32_t>(request.strategy.parallel.pipeline.slices);
-  const bool again = request.strategy.layer_input.where == Saved::recompute;
+  const bool again = passes_again(request.strategy);
   if (slices > 1) {
     rank.slice_tokens = slice_lengths(request.model, request.strategy,
                                       request.sequence / request.strategy.parallel.ring);

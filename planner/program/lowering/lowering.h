@@ -49,7 +49,7 @@ struct LayerForWeights {
 struct InFlight {
   int32_t stage = 0;
   int microbatch = 0;  // all its slices
-  BufferId tokens_all = -1;
+  BufferId tokens_all = -1, log_probs_all = -1;
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
   std::vector<LayerForWeights> for_weights;
@@ -214,6 +214,8 @@ class StepLowering {
     return builder_.create(Tensor::x, Tier::device, layer + 1, block, false, 1,
                            program_.kind_of_layer(layer));
   }
+  /// Ends a microbatch of which there is only a forward: takes the log-probabilities.
+  void end_forward();
   void embedding();
   /// The rows of the block's tokens.
   BufferId lookup(BufferId table, int block);
@@ -723,7 +725,7 @@ class StepLowering {
   bool defers_weights_ = false;  // it is a backward for inputs
   int microbatch_ = 0, slice_ = 0;
   std::span<const SharedAttention> shared_;
-  BufferId tokens_all_ = -1;
+  BufferId tokens_all_ = -1, log_probs_all_ = -1;
   BufferId documents_ = -1;                    // on the device; -1: sequences have none
   std::vector<Parked> residual_;               // per block: x of the next layer
   std::vector<Parked> gradient_;               // per block: dx of the next layer in the backward

@@ -130,8 +130,8 @@ const StageLayers& StepLowering::stage_of(const Action& action) const {
 }
 
 void StepLowering::save_in_flight() {
-  in_flight_.push_back({stage_->stage, microbatch_, tokens_all_, std::move(gradient_),
-                        std::move(saved_), std::move(for_weights_)});
+  in_flight_.push_back({stage_->stage, microbatch_, tokens_all_, log_probs_all_,
+                        std::move(gradient_), std::move(saved_), std::move(for_weights_)});
 }
 
 void StepLowering::restore_in_flight() {
@@ -142,6 +142,7 @@ void StepLowering::restore_in_flight() {
     throw bad_input("stage {}: microbatch {} has not begun", stage_->stage, microbatch_);
   }
   tokens_all_ = it->tokens_all;
+  log_probs_all_ = it->log_probs_all;
   gradient_ = std::move(it->gradient);
   saved_ = std::move(it->saved);
   for_weights_ = std::move(it->for_weights);

@@ -52,7 +52,7 @@ void StepLowering::run() {
   for (std::vector<int64_t>& passed : passed_) passed.assign(rank_.stages.size(), 0);
   program_.actions = rank_.actions;
   for (const Action& action : rank_.actions) {
-    if (action.kind != ActionKind::recompute) continue;
+    if (action.kind != ActionKind::recompute || s_.forward_only) continue;
     passes_again_.insert({action.stage, action.microbatch, action.slice});
   }
   if (cuts_vocabulary()) {
@@ -64,6 +64,10 @@ void StepLowering::run() {
   int number = 0;
   auto sent = rank_.sent.begin();
   for (const Action& action : rank_.actions) {
+    if (s_.forward_only && of_backward(action.kind)) {
+      ++number;
+      continue;
+    }
     builder_.set_action(number);
     for (; sent != rank_.sent.end() && sent->before == static_cast<size_t>(number); ++sent) {
       await_shared(*sent);
@@ -159,7 +163,7 @@ void StepLowering::create_states() {
     parameter_homes_[unit] =
         persistent(is_quantized(unit) ? Tensor::nf4_embedding : home, unit, s_.parameters);
     if (parameters_stay(unit)) working_[unit] = parameter_homes_[unit];
-    if (!trains(unit)) {
+    if (s_.forward_only || !trains(unit)) {
       masters_[unit] = parameter_homes_[unit];
       continue;
     }
@@ -179,8 +183,11 @@ void StepLowering::create_states() {
   program_.parameters = masters_;
   program_.kernel_parameters = parameter_homes_;
   program_.loss = builder_.create(Tensor::loss, Tier::device, -1, 0, true);
-  program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
+  if (!s_.forward_only) {
+    program_.grad_norm = builder_.create(Tensor::grad_norm, Tier::device, -1, 0, true);
+  }
   for (const BufferId scalar : {program_.loss, program_.grad_norm}) {
+    if (scalar < 0) continue;
     builder_.compute(shape(OpKind::zero, program_.buffers[scalar].tensor), -1, 0, {out(scalar)});
   }
 }
@@ -365,9 +372,10 @@ void StepLowering::sum_over_ranks(Tensor scalar, bool in_mesh) {
 }
 
 void StepLowering::optimizer() {
-  const bool on_device = s_.optimizer == Tier::device;
-  if (is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
+  const bool on_device = s_.optimizer == Tier::device, updates = !s_.forward_only;
+  if (updates && is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
   sum_over_ranks(Tensor::loss, parallel_.ranks() > 1);
+  if (!updates) return;
   // Each rank has the squares of its own shard, part or experts; otherwise all of a mesh have the
   // norm already.
   sum_over_ranks(Tensor::grad_norm,

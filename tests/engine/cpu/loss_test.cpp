@@ -1,6 +1,8 @@
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
+#include "engine/runtime/labels.h"
 #include "tests/engine/cpu/loss_case.h"
 
 using namespace longspan;
@@ -34,6 +36,34 @@ TEST_CASE("loss and its gradients for every tile, in place and not") {
   ThreadPool pool(2);
   const LossResult got = run(pool, c, tile, scale, in_place);
   check_result(got, c, scale);
+}
+
+TEST_CASE("the loss alone has the same bits, and the log-probabilities of the labels") {
+  const ModelSpec spec = GENERATE(llama(), gpt2(), scaled());
+  const int64_t tile = GENERATE(int64_t{1}, int64_t{3}, int64_t{20});
+  const double scale = GENERATE(1.0, 1.0 / 4096);
+  CAPTURE(spec.name, tile, scale);
+  const LossCase c(spec, 7, 46);
+  ThreadPool pool(2);
+  const cpu::BlockContext context = cpu::make_block_context(c.model, pool);
+  Guarded workspace(cpu::loss_workspace(c.model, c.n, tile, true)), log_probs(c.n);
+  double loss = LossResult().loss;
+  cpu::loss_forward(context, c.head.data(), c.output.data(), c.x.data(), c.labels.data(), c.n, tile,
+                    scale, &loss, log_probs.data(), workspace.data());
+  REQUIRE((workspace.intact() && log_probs.intact()));
+  CHECK(loss == run(pool, c, tile, scale, false).loss);
+  for (int64_t i = 0; i < c.n; ++i) {
+    if (c.labels[i] == kNoLabel) {
+      CHECK(std::isnan(log_probs.data()[i]));
+      continue;
+    }
+    const int64_t d = c.model.hidden;
+    const Floats row(c.x.begin() + i * d, c.x.begin() + (i + 1) * d);
+    const std::vector<int32_t> label = {c.labels[i]};
+    const double want =
+        reference::loss(c.model, widen(c.head), widen(c.output), widen(row), label, 1);
+    CHECK(log_probs.data()[i] == Approx(-want).epsilon(1e-5));
+  }
 }
 
 TEST_CASE("a large vocabulary is summed accurately") {

@@ -131,6 +131,27 @@ TEST_CASE("in bfloat16 the error does not grow with the chunks that keys stream 
   }
 }
 
+TEST_CASE("a forward alone has the loss of its training step on the device", "[cuda]") {
+  const auto device = open_host_device();
+  for (uint64_t seed = 501; seed <= 512; ++seed) {
+    StepCase step = cuda_case(seed, *device);
+    if (seed % 2 == 0) step.dtype = DType::bfloat16;
+    INFO("seed " << seed << ", " << step.model.name << ", " << step.sequence << " tokens");
+    step.random_order = seed;
+    const double trained = run_step(step).loss;
+    step.strategy = for_forward(std::move(step.strategy));
+    const StepOutcome alone = run_step(step);
+    CHECK(alone.loss == trained);
+    CHECK(alone.high_water_bytes == alone.arena_bytes);
+    double sum = 0;
+    for (const std::vector<float>& sequence : alone.log_probs) {
+      for (const float value : sequence) sum -= static_cast<double>(value);
+    }
+    const auto tokens = static_cast<double>(step.microbatches * step.sequence);
+    CHECK(sum / tokens == Approx(trained).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("a backend reports the plans of attention that it builds", "[cuda]") {
   const auto device = open_host_device();
   StepCase step;

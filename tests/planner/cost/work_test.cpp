@@ -162,6 +162,29 @@ TEST_CASE("an update moves the bytes of its moments") {
   CHECK(seconds_of(MomentFormat::int8) / whole == Approx((16 + 1.0 / 16) / 28).epsilon(1e-4));
 }
 
+TEST_CASE("latent attention does the model's FLOPs, and its narrow vectors twice") {
+  for (const int64_t query_rank : {0, 24}) {
+    ModelSpec m = llama();
+    m.kv_heads = m.heads;
+    m.head_dim = 12;
+    m.latent = LatentAttention{query_rank, 20, 4, 6};
+    Strategy s;
+    s.chunk_tokens = s.block_tokens = 64;
+    const ModelFlops flops = model_flops(m, 64);
+    const auto all = [&](const Strategy& strategy) {
+      const Program program = program_of(m, strategy, 64);
+      double sum = 0;
+      for (const Op& op : program.ops) sum += flops_of(program, program.shapes[op.shape]);
+      return sum;
+    };
+    CHECK(all(for_forward(s)) == Approx(flops.forward()).epsilon(1e-12));
+    // The backward computes the scores again, of the queries' width, too.
+    const double narrow = 2.0 * 64 * 64 * static_cast<double>(query_rank + 20 + 4);
+    const double scores = 2.0 * causal_pairs(64) * 4 * 12;
+    CHECK(all(s) == Approx(flops.step() + 3 * (narrow + scores)).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("experts do the FLOPs of the active ones, and route twice") {
   ModelSpec model = llama();
   model.experts = Experts{.count = 6, .active = 2, .ffn = 24, .shared_ffn = 40};
