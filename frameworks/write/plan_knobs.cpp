@@ -95,6 +95,7 @@ RunKnobs knobs_of_plan(const Plan& plan) {
     knobs.set("context-kind", p.ulysses > 1 ? "both" : "ring");
   }
   knobs.set("ulysses", p.ulysses);
+  if (p.expert > 1) knobs.set("expert", p.expert);
   knobs.set("pipeline", p.pipeline.stages);
   if (p.pipeline.stages > 1) {
     knobs.set("schedule", std::string(p.pipeline.schedule));
