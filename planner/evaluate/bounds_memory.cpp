@@ -28,9 +28,41 @@ void add(const TierBytes& more, TierBytes& sum) {
   for (int tier = 0; tier < kTierCount; ++tier) sum[tier] += more[tier];
 }
 
-}  // namespace
+// The units of a kind in the layers of a program.
+int64_t units_of_kind(const ModelSpec& model, const StrategyTraits& f, int kind) {
+  switch (static_cast<UnitKind>(kind)) {
+    case UnitKind::embedding:
+    case UnitKind::head:
+      return 1;
+    case UnitKind::layer:
+      return f.layers;
+    case UnitKind::experts:
+      return model.experts ? f.layers : 0;
+    case UnitKind::adapters:
+      return model.adapters ? f.layers : 0;
+  }
+  return 0;
+}
 
-namespace {
+// The parameters of a unit between uses.
+int64_t parameters_at_rest(const StrategyTraits& f, const Units& unit, int kind) {
+  const int64_t in_4_bits = unit(Tensor::nf4_embedding, kind);
+  if (in_4_bits > 0) return in_4_bits;
+  return unit(f.gathers ? Tensor::params_embedding_shard : Tensor::params_embedding, kind);
+}
+
+// The parameters of a layer that are loaded or restored while it runs.
+int64_t loaded_of_layer(const StrategyTraits& f, const Units& unit, bool loads) {
+  const bool gathers_experts = f.gathers && f.s.parallel.shards(UnitKind::experts) > 1;
+  int64_t sum = 0;
+  for (const UnitKind kind : {UnitKind::layer, UnitKind::experts, UnitKind::adapters}) {
+    const int i = static_cast<int>(kind);
+    const bool loads_kind =
+        kind == UnitKind::experts ? f.s.parameters != Tier::device || gathers_experts : loads;
+    if (loads_kind || unit(Tensor::nf4_embedding, i) > 0) sum += unit(Tensor::params_embedding, i);
+  }
+  return sum;
+}
 
 // The moments of a forward alone: parameters; the first block's loss; the MLP and attention in the
 // last, the middle and the first layer. With slices they are those of the last one, when keys and
@@ -42,11 +74,10 @@ void add_forward_bytes(const StepRequest& request, const Strategy& s, const Leng
   const Units unit{bytes};
   const ModelSpec& model = request.model;
   const int host = 1, kv_tier = static_cast<int>(s.kv);
-  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, model.experts ? f.layers : 0};
   TierBytes persistent{};
   for (int kind = 0; kind < kUnitKinds; ++kind) {
     persistent[static_cast<int>(s.parameters)] +=
-        of_kind[kind] * unit(f.gathers ? params_embedding_shard : params_embedding, kind);
+        units_of_kind(model, f, kind) * parameters_at_rest(f, unit, kind);
   }
   int moment = 0;
   const auto at = [&](const TierBytes& sum) {
@@ -82,7 +113,7 @@ void add_forward_bytes(const StepRequest& request, const Strategy& s, const Leng
   const bool loads = s.parameters != Tier::device || f.gathers;
   const auto layer = [&](int64_t left) {
     TierBytes sum = residual;
-    if (loads) sum[0] += unit(params_layer) + unit(params_experts);
+    sum[0] += loaded_of_layer(f, unit, loads);
     if (f.slices > 1) add(earlier(left - 1), sum);
 
     TierBytes mlp = sum;
@@ -149,18 +180,6 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
     return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * kv_chunk(dk) : 0;
   };
   const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
-  const int64_t of_kind[kUnitKinds] = {1, f.layers, 1, request.model.experts ? f.layers : 0,
-                                       request.model.adapters ? f.layers : 0};
-  const bool gathers_experts = f.gathers && s.parallel.shards(UnitKind::experts) > 1;
-  // The parameters of a layer that are loaded while it runs.
-  const auto loaded_of_layer = [&](bool loads) {
-    int64_t sum = 0;
-    for (const int kind : {1, 3, 4}) {
-      const bool loads_kind = kind == 3 ? s.parameters != Tier::device || gathers_experts : loads;
-      if (loads_kind || unit(nf4_embedding, kind) > 0) sum += unit(params_embedding, kind);
-    }
-    return sum;
-  };
   // The units of a layer, of any state.
   const auto of_layer = [&](Tensor first) {
     return unit(first, 1) + unit(first, 3) + unit(first, 4);
@@ -171,12 +190,8 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const int update = s.optimizer == Tier::device ? 0 : host;
   int64_t gradients = 0;  // of all units, when complete
   for (int kind = 0; kind < kUnitKinds; ++kind) {
-    const int64_t n = of_kind[kind];
-    const bool in_4_bits = unit(nf4_embedding, kind) > 0;
-    persistent[static_cast<int>(s.parameters)] += n * unit(in_4_bits   ? nf4_embedding
-                                                           : f.gathers ? params_embedding_shard
-                                                                       : params_embedding,
-                                                           kind);
+    const int64_t n = units_of_kind(request.model, f, kind);
+    persistent[static_cast<int>(s.parameters)] += n * parameters_at_rest(f, unit, kind);
     if (half) {
       persistent[update] += n * unit(master_embedding, kind);
     } else if (update != static_cast<int>(s.parameters) &&
@@ -251,7 +266,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       waits += before * of_layer(waiting);
       if (!tied) waits += unit(waiting, 0);
     }
-    sum[0] += of_layer(grads_embedding) + loaded_of_layer(loads);
+    sum[0] += of_layer(grads_embedding) + loaded_of_layer(f, unit, loads);
 
     // Its MLP: the layer's input, attention's output, the residual and its gradient.
     TierBytes mlp = sum;

@@ -2,6 +2,7 @@
 // an op that contradicts its row is detected.
 #include "planner/program/op_schema.h"
 #include "models/adapters.h"
+#include "models/training.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -51,7 +52,10 @@ StepRequest ranks_request(uint64_t seed) {
   request.strategy.parallel.overlap = seed % 4 != 0;
   if (seed % 3 == 0) request.dtype = DType::float32;
   const ModelSpec& model = request.model;
-  if (seed % 4 < 2 && model.gated() && request.strategy.parallel.tensor == 1) {
+  const ParallelLayout& parallel = request.strategy.parallel;
+  const bool takes_adapters =
+      model.gated() && !model.latent && parallel.tensor == 1 && parallel.expert == 1;
+  if (seed % 4 < 2 && takes_adapters) {
     const char* projections = model.experts ? "q_proj,v_proj" : "all";
     request.model = with_adapters(model, {8, 16, parse_projections(projections)});
   }
@@ -75,6 +79,7 @@ StepRequest shared_request(uint64_t seed) {
 StepRequest spread_request(uint64_t seed) {
   StepRequest request = seed % 3 == 0 ? shared_request(seed) : random_request(seed);
   ModelSpec& m = request.model;
+  m = wholly_trained(m);
   m.activation = Activation::swiglu;
   m.norm_placement = NormPlacement::input;
   m.mlp_bias = false;

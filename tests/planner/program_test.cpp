@@ -7,6 +7,7 @@
 
 #include "models/catalog.h"
 #include "models/tensor_slices.h"
+#include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/layout.h"
 #include "planner/program/op_table.h"
@@ -156,6 +157,7 @@ TEST_CASE("random strategies lower to legal programs for every rank of a tensor 
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
     StepRequest request = random_request(seed);
+    request.model = wholly_trained(request.model);
     const int64_t tensor = 2 << seed % 2, data = 1 + seed % 3;
     request.model.heads *= tensor;
     request.model.kv_heads *= tensor;
@@ -424,6 +426,7 @@ TEST_CASE("units are as large as the parameters they hold") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     StepRequest request = random_request(seed);
     if (seed % 2 == 0) request = with_latent_attention(request, seed);
+    request.model.nf4 = false;
     const Program program = build_program(request);
     const std::vector<ParameterUnit> units = parameter_units(request.model);
     REQUIRE(units.size() == program.parameters.size());

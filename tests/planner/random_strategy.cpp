@@ -155,6 +155,7 @@ StepRequest with_latent_attention(StepRequest request, uint64_t seed) {
   std::mt19937_64 random(seed + 99);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   ModelSpec& m = request.model;
+  m = wholly_trained(m);
   m.norm = Norm::rmsnorm;
   m.activation = Activation::swiglu;
   m.positions = Positions::rope;
