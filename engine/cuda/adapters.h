@@ -1,4 +1,4 @@
-// Low-rank adapters on the device. Internal to engine/cuda.
+// Low-rank adapters on the device.
 #pragma once
 
 #include "engine/cuda/gemm.h"

@@ -87,7 +87,7 @@ class Reference {
         std::memcpy(values.data(), weights[unit].data(), values.size());
       }
       for (const BufferId id : {tested.adam_m[unit], tested.adam_v[unit]}) {
-        std::fill(at(id).begin(), at(id).end(), std::byte{0});
+        if (id >= 0) std::fill(at(id).begin(), at(id).end(), std::byte{0});
       }
     }
   }
