@@ -33,14 +33,14 @@ void cross_entropy(const Queue& queue, const int32_t* labels, int64_t n, int64_t
       const bool valid = unlabelled || (label >= 0 && label < vocab);
       const SoftmaxTerms terms = softmax_terms(team, packs, at, vocab, valid ? label : -1);
       const float top = terms.top;
-      const float share = 1 / terms.sum;
+      const float share = 1 / terms.sum, weight = unlabelled ? 0 : factor;
       if (own == nullptr) {
         each_pack(team, packs, vocab, [&](auto lanes, int64_t j) {
           float value[lanes.value];
           load(at + j, value);
           for (int k = 0; k < lanes.value; ++k) {
             const float p = expf(value[k] - top) * share;
-            value[k] = unlabelled ? 0 : factor * (j + k == label ? p - 1 : p);
+            value[k] = weight * (j + k == label ? p - 1 : p);
           }
           store(value, at + j);
         });
