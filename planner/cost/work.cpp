@@ -384,7 +384,7 @@ struct LatentWork {
   }
   void gradients(int64_t out, int64_t in) const {
     add.gemm(Kernel::gemm_nn, t, in, out);
-    add.gemm(Kernel::gemm_tn, out, in, t);
+    if (m.backward == LayerBackward::weights) add.gemm(Kernel::gemm_tn, out, in, t);
   }
   // The narrow vectors are computed again.
   void backward() const {

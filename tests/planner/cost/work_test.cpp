@@ -182,6 +182,11 @@ TEST_CASE("latent attention does the model's FLOPs, and its narrow vectors twice
     const double narrow = 2.0 * 64 * 64 * static_cast<double>(query_rank + 20 + 4);
     const double scores = 2.0 * causal_pairs(64) * 4 * 12;
     CHECK(all(s) == Approx(flops.step() + 3 * (narrow + scores)).epsilon(1e-12));
+    // Frozen layers have no gradients of weights.
+    m = freeze(m, parse_frozen("layers", m));
+    const double frozen = model_flops(m, 64).step();
+    CHECK(frozen < flops.step());
+    CHECK(all(s) == Approx(frozen + 3 * (narrow + scores)).epsilon(1e-12));
   }
 }
 
