@@ -133,6 +133,8 @@ std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op
 
 void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepContext& context) {
   const int64_t rows = p.lengths.own_block(), part = p.lengths.own_run();
+  std::span<const int32_t> begins;
+  if (context.documents) begins = context.documents(op.microbatch);
   int64_t run = 0;
   for (int64_t block = 0; block < p.lengths.blocks(); ++block) {
     int32_t* inputs = tokens + block * 2 * rows;
@@ -141,10 +143,8 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
       context.fill_tokens(op.microbatch, first, part, inputs + row);
       int32_t* const labels = inputs + rows + row;
       context.fill_tokens(op.microbatch, first + 1, part, labels);
-      if (!context.documents) continue;
-      const std::span<const int32_t> begins = context.documents(op.microbatch).subspan(first);
-      for (int64_t i = 0; i < part; ++i) {
-        if (begins[i] != begins[i + 1]) labels[i] = kNoLabel;
+      for (int64_t i = 0; i < part && !begins.empty(); ++i) {
+        if (begins[first + i] != begins[first + i + 1]) labels[i] = kNoLabel;
       }
     }
   }

@@ -92,8 +92,8 @@ std::vector<int64_t> listed(const std::vector<Documents::Length>& lengths) {
 
 std::vector<int64_t> drawn_lengths(const Documents& documents, uint64_t seed) {
   constexpr size_t kDrawn = 4096;
-  constexpr double kMostDrawn = 0x1p31;
-  double all = 0, tokens = 0;
+  double all = 0;
+  int64_t tokens = 0;
   std::vector<double> ends;
   for (const Documents::Length& length : documents.lengths()) {
     ends.push_back(all += static_cast<double>(length.count));
@@ -103,8 +103,9 @@ std::vector<int64_t> drawn_lengths(const Documents& documents, uint64_t seed) {
     // Evenly spread over the histogram, in a random order.
     const double place = (static_cast<double>(list.size()) + 0.5) / kDrawn * all;
     const auto at = std::upper_bound(ends.begin(), ends.end(), place) - ends.begin();
-    const int64_t length = documents.lengths()[static_cast<size_t>(at)].tokens;
-    tokens += static_cast<double>(length);
+    const int64_t length =
+        std::min(documents.lengths()[static_cast<size_t>(at)].tokens, kMostListed);
+    tokens += length;
     list.push_back(length);
   }
   const uint64_t key = random_key(seed, "order of documents");
@@ -113,8 +114,8 @@ std::vector<int64_t> drawn_lengths(const Documents& documents, uint64_t seed) {
     std::swap(list[i], list[other]);
   }
   // Places in the list are limited.
-  while (tokens > kMostDrawn && list.size() > 1) {
-    tokens -= static_cast<double>(list.back());
+  while (tokens > kMostListed && list.size() > 1) {
+    tokens -= list.back();
     list.pop_back();
   }
   return list;
