@@ -74,18 +74,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
 ModelSpec QuestionFlags::packed(ModelSpec model) const {
   if (documents.empty()) return model;
   model.documents = parse_documents(documents, "--documents");
-  if (model.positions == Positions::learned) {
-    throw bad_input(
-        "--documents: positions of documents begin again, and those of {} are a table of the whole "
-        "sequence; leave --documents out",
-        model.name);
-  }
-  if (!model.works_on_all_tokens()) {
-    throw bad_input(
-        "--documents: layers of {} work on a share of the tokens, of all documents alike; leave "
-        "--documents out",
-        model.name);
-  }
+  validate(model, model.name);
   return model;
 }
 

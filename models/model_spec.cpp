@@ -133,6 +133,16 @@ std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
     return ModelProblem{
         "window", fmt::format("expected a whole number up to {}, got {}", kMaxCount, model.window)};
   }
+  if (!model.documents.empty() && model.positions == Positions::learned) {
+    return ModelProblem{"documents",
+                        "positions of documents begin again, and those of the model are a table of "
+                        "the whole sequence; leave the documents out"};
+  }
+  if (!model.documents.empty() && !model.works_on_all_tokens()) {
+    return ModelProblem{"documents",
+                        "some layers work on a share of the tokens, of all documents alike; leave "
+                        "the documents out"};
+  }
   if (model.attention_scale != 0) {
     if (auto problem = check_positive({"attention_scale", model.attention_scale})) return problem;
   }

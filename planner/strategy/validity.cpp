@@ -102,25 +102,6 @@ bool has_backward(const ModelSpec& model, LayerBackward backward) {
 constexpr int64_t kLongestPacked = (int64_t{1} << 31) - 1;
 
 constexpr auto kChecks = std::to_array<Check>({
-    {Rule::combination, "model.documents",
-     [](const Question& q) {
-       return q.model.documents.empty() || q.model.positions != Positions::learned;
-     },
-     [](const Question& q) {
-       return Words{
-           fmt::format("positions of documents begin again, and those of {} are a table of "
-                       "the whole sequence",
-                       q.model.name),
-           "leave the documents out"};
-     }},
-    {Rule::combination, "model.documents",
-     [](const Question& q) { return q.model.documents.empty() || q.model.works_on_all_tokens(); },
-     [](const Question& q) {
-       return Words{fmt::format("layers of {} work on a share of the tokens, of all documents "
-                                "alike",
-                                q.model.name),
-                    "leave the documents out"};
-     }},
     {Rule::range, "model.documents",
      [](const Question& q) { return q.model.documents.empty() || q.sequence <= kLongestPacked; },
      [](const Question& q) {
