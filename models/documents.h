@@ -8,6 +8,7 @@
 // between threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -37,6 +38,10 @@ class Documents {
   const std::vector<Length>& lengths() const { return lengths_; }
   /// The tokens of the longest document; 0: there are none.
   int64_t longest() const { return empty() ? 0 : lengths_.back().tokens; }
+  /// The most keys that a query sees, with its own, by its document and a window (0: none); 0: all.
+  int64_t most_keys(int64_t window) const {
+    return window == 0 || empty() ? std::max(window, longest()) : std::min(window, longest());
+  }
   /// The expected number of pairs of `queries` consecutive queries with `keys` consecutive keys, of
   /// which the first is `distance` tokens before the first query: of the same document, the key not
   /// behind the query, and less than `window` tokens before it (0: any number).

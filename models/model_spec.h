@@ -213,11 +213,8 @@ struct ModelSpec {
   }
   /// The width of what an MLP's first matrices give: mlp_width(), or twice that if it is gated.
   int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
-  /// The most keys that a query sees, with its own, by its window and its document; 0: all.
-  int64_t most_keys() const {
-    const int64_t longest = documents.longest();
-    return window == 0 ? longest : longest == 0 ? window : std::min(window, longest);
-  }
+  /// Documents::most_keys() through the model's window.
+  int64_t most_keys() const { return documents.most_keys(window); }
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };

@@ -16,13 +16,12 @@ int64_t KeyWindow::reach(int64_t chunks, int64_t of_part) const {
   return is_limited() ? std::min(chunks, round_up(farthest, of_part)) : chunks;
 }
 
-KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  const int64_t most = model.most_keys();
+KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk) {
+  const int64_t most = documents.most_keys(window);
   if (most == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
   // (d + 1) * chunk - 1.
-  const int64_t hides_from =
-      model.documents.empty() ? most / chunk : std::min(most / chunk, int64_t{1});
+  const int64_t hides_from = documents.empty() ? most / chunk : std::min(most / chunk, int64_t{1});
   return {most == 1 ? 0 : (most - 2) / chunk + 1, hides_from};
 }
 

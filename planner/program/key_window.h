@@ -36,7 +36,10 @@ struct KeyWindow {
 };
 /// What the model of a kind of layers lets a query see, in chunks of `chunk` tokens: its window,
 /// and the longest document. Documents may hide keys at any distance but 0.
-KeyWindow key_window(const ModelSpec& model, int64_t chunk);
+KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk);
+inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
+  return key_window(model.window, model.documents, chunk);
+}
 
 /// Neighbouring chunks of keys of one op of attention.
 struct KeyRange {

@@ -148,9 +148,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // Takes the log-probabilities of a microbatch's labels.
     row(OpKind::report, "report", OpClass::input, {Stream::host},
         {{"log_probs", r, {log_probs_all}}}),
-    // Gradients of frozen parameters are absent, here and below.
     // With tied embeddings the output matrix is in the embedding unit. dx may be x. A forward alone
-    // has log-probabilities instead of gradients.
+    // has log-probabilities instead of gradients. Frozen parameters have none, here and below.
     row(OpKind::loss, "loss", product, compute,
         {{"head", r, {params_head}},
          {"output", r, {params_embedding, params_head}},

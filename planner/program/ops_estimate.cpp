@@ -169,10 +169,7 @@ class Counter {
   // Sets what depends on the window of a kind of layers, and on its chunks.
   void count_keys(const LayerRun& kind) {
     const int64_t chunk = std::llround(static_cast<double>(s_.chunk_tokens) * kind.tokens);
-    ModelSpec seen;
-    seen.window = kind.window;
-    seen.documents = model_.documents;
-    window_ = key_window(seen, std::max<int64_t>(1, chunk));
+    window_ = key_window(kind.window, model_.documents, std::max<int64_t>(1, chunk));
     if (p_.ring == 1) return;
     const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
     if (!window_.is_limited()) {
@@ -324,11 +321,12 @@ class Counter {
   double ends() const {
     const double through = 1 + block_between_uses_;
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
+    // Where documents begin is filled and loaded for every pass.
+    if (!model_.documents.empty()) ops += 2 * slices_ * (s_.forward_only ? 1 : 2 + again_);
     // Without an end: a message comes, another is sent and awaited.
     if (s_.forward_only) {
       ops += blocks_ * (boundary_.has_embedding ? 1 + through : through);
       ops += boundary_.has_loss ? 1 + blocks_ * (2 + through) : blocks_ * (through + 1);
-      if (!model_.documents.empty()) ops += 2 * slices_;
       const double tables = (boundary_.has_embedding ? 1 : 0) +
                             (boundary_.has_loss ? (model_.tied_embeddings ? 2 : 1) : 0);
       return ops + slices_ * tables * load_parameters();
@@ -337,8 +335,6 @@ class Counter {
     ops += blocks_ * (boundary_.has_embedding ? passes * (1 + through) : 2 * through + 1);
     ops += blocks_ * (boundary_.has_loss ? 2 + 2 * block_between_uses_ : 2 * through + 1);
     ops += again_ * blocks_ * (1 + through);
-    // Where documents begin is filled and loaded for every pass.
-    if (!model_.documents.empty()) ops += 2 * slices_ * (2 + again_);
     double loads = boundary_.has_embedding ? 1 + again_ : 0;
     if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
     return ops + slices_ * loads * load_parameters();
