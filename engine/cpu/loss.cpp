@@ -99,6 +99,25 @@ double exponentials(float* x, int64_t n, float top) {
   return sum;
 }
 
+namespace {
+
+// Calls body(row, rows) with the normed rows in `h` and their logits, tile by tile.
+template <class Body>
+void for_logits(const BlockContext& context, const float* head, const float* output, const float* x,
+                int64_t n, int64_t tile, float* h, float* logits, const Body& body) {
+  const ModelSpec& model = *context.model;
+  const int64_t d = model.hidden, vocab = model.vocab;
+  const int64_t bias = model.norm == Norm::layernorm ? d : -1;
+  for (int64_t row = 0; row < n; row += tile) {
+    const int64_t rows = std::min(tile, n - row);
+    norm_forward(*context.pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
+    gemm_nt(*context.pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+    body(row, rows);
+  }
+}
+
+}  // namespace
+
 int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool forward_only) {
   const char* what = "loss workspace";
   const int64_t widths = forward_only ? 1 : 2;
@@ -109,20 +128,14 @@ int64_t loss_workspace(const ModelSpec& model, int64_t n, int64_t tile, bool for
 void loss_forward(const BlockContext& context, const float* head, const float* output,
                   const float* x, const int32_t* labels, int64_t n, int64_t tile, double scale,
                   double* loss, float* log_probs, float* workspace) {
-  const ModelSpec& model = *context.model;
-  ThreadPool& pool = *context.pool;
-  const int64_t d = model.hidden, vocab = model.vocab;
-  const int64_t bias = model.norm == Norm::layernorm ? d : -1;
+  const int64_t d = context.model->hidden, vocab = context.model->vocab;
   check_labels(labels, n, vocab);
   float* h = workspace;
   float* logits = h + std::min(n, tile) * d;
   double total = 0;
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
-    gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+  for_logits(context, head, output, x, n, tile, h, logits, [&](int64_t row, int64_t rows) {
     // The losses wait in h, which is not used again.
-    add_losses(pool, rows, vocab, d, scale, h, total, [&](int64_t i) {
+    add_losses(*context.pool, rows, vocab, d, scale, h, total, [&](int64_t i) {
       float& log_prob = log_probs[row + i];
       log_prob = std::numeric_limits<float>::quiet_NaN();
       if (labels[row + i] == kNoLabel) return 0.0;
@@ -130,7 +143,7 @@ void loss_forward(const BlockContext& context, const float* head, const float* o
       log_prob = static_cast<float>(-value);
       return value;
     });
-  }
+  });
   check_loss(total, n);
   *loss += total;
 }
@@ -149,10 +162,7 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
   float* dh = h + std::min(n, tile) * d;
   float* logits = dh + std::min(n, tile) * d;
   double total = 0;
-  for (int64_t row = 0; row < n; row += tile) {
-    const int64_t rows = std::min(tile, n - row);
-    norm_forward(pool, model, norm_tensors(head, 0, bias), x + row * d, rows, h);
-    gemm_nt(pool, rows, vocab, d, h, d, output, d, Into::write, logits, vocab);
+  for_logits(context, head, output, x, n, tile, h, logits, [&](int64_t row, int64_t rows) {
     // The losses wait in dh, which is unused until the logits are gradients.
     add_losses(pool, rows, vocab, d, scale, dh, total, [&](int64_t i) {
       return softmax_row(logits + i * vocab, vocab, labels[row + i], scale);
@@ -163,7 +173,7 @@ void loss_forward_backward(const BlockContext& context, const float* head, const
     gemm_nn(pool, rows, d, vocab, logits, vocab, output, d, Into::write, dh, d);
     norm_backward(pool, model, norm_tensors(head, 0, bias), x + row * d, dh, rows, nullptr,
                   dx + row * d, norm_tensors(head_gradient, 0, bias));
-  }
+  });
   check_loss(total, n);
   *loss += total;
 }
