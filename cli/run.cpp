@@ -412,6 +412,8 @@ Json common_to_ranks(const RunFlags& flags, const Plan& plan) {
           {"--checkpoint-every", flags.checkpoint_every},
           {"--weights", !flags.weights.empty()},
           {"--resume", !flags.resume.empty()},
+          {"--adapters", !flags.adapters.empty()},
+          {"--save-adapters", !flags.save_adapters.empty()},
           {"--logprobs", !flags.log_probs.empty()},
           {"--trace", !flags.trace.empty()},
           {"--documents", flags.documents},

@@ -19,7 +19,7 @@ struct NormTensors {
   Float* bias = nullptr;    // [d], null under rmsnorm
 };
 
-/// The tensors at these offsets of a unit; -1 means no tensor. Of a null unit, none.
+/// The tensors at these offsets of a unit; -1 means no tensor. A null unit has none.
 template <class Float>
 NormTensors<Float> norm_tensors(Float* unit, int64_t weight, int64_t bias) {
   if (unit == nullptr) return {};
