@@ -362,7 +362,7 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
 
 // Throws unless the engine can run the plan with the ranks that are started.
 void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
-  check_shares(plan.model, plan.strategy, plan.sequence);
+  check_shares(plan.model, plan.strategy, plan.tokens());
   if (const std::string reason = why_not_run(plan); !reason.empty()) {
     throw bad_input("{}: {}", flags.plan, reason);
   }

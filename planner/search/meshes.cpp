@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/units.h"

@@ -250,7 +250,7 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
         "--global-batch: {} cannot be divided among any number of data replicas that {} and the "
         "other "
         "flags leave; leave it or --data out",
-        counted(options.global_batch, "sequence", "sequences"),
+        counted(options.global_batch, "microbatch", "microbatches"),
         counted(hw.devices(), "device", "devices"));
   }
   if (layouts.empty())

@@ -31,7 +31,7 @@ struct SpaceOptions {
   ParallelChoice parallel;
   int64_t chunk_tokens = 0;  ///< fixes the chunk; 0: any
   int64_t microbatches = 1;  ///< per replica
-  int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
+  int64_t global_batch = 0;  ///< microbatches of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   MomentFormat moments = MomentFormat::float32;
   bool early_update = false;

@@ -115,6 +115,14 @@ constexpr auto kChecks = std::to_array<Check>({
                                 q.sequence),
                     "try " + nearest_divisors(q.sequence, q.s.chunk_tokens)};
      }},
+    {Rule::divisibility, "chunk_tokens",
+     [](const Question& q) { return q.s.chunk_tokens % q.model.micro_batch == 0; },
+     [](const Question& q) {
+       return Words{fmt::format("{} tokens are not as many of each of the {} sequences of a "
+                                "microbatch",
+                                q.s.chunk_tokens, q.model.micro_batch),
+                    fmt::format("try a multiple of {}", q.model.micro_batch)};
+     }},
     {Rule::range, "pipeline.stages",
      [](const Question& q) {
        return q.pipeline().stages >= 1 && q.pipeline().stages <= kMostRanks;
