@@ -138,6 +138,9 @@ std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
                         "positions of documents begin again, and those of the model are a table of "
                         "the whole sequence; leave the documents out"};
   }
+  if (model.documents.longest() == 1) {
+    return ModelProblem{"documents", "documents of one token have no label; give longer ones"};
+  }
   if (!model.documents.empty() && !model.works_on_all_tokens()) {
     return ModelProblem{"documents",
                         "some layers work on a share of the tokens, of all documents alike; leave "
@@ -426,6 +429,7 @@ ModelSpec fit_to_length(const ModelSpec& model, int64_t tokens) {
   if (model.positions == Positions::learned && model.max_positions < positions) {
     fitted.max_positions = positions;
   }
+  if (!model.documents.empty()) fitted.documents = model.documents.in(positions);
   return fitted;
 }
 

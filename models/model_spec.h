@@ -349,8 +349,8 @@ ModelFlops model_flops(const ModelSpec& model, int64_t tokens, bool causal = tru
 /// most `window` keys (0: all).
 double causal_pairs(int64_t sequence, int64_t window = 0);
 
-/// The model for this sequence length: a learned position table that is shorter is extended (models
-/// with RoPE are returned unchanged).
-ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
+/// The model for a microbatch of this many tokens: a learned position table that is shorter is
+/// extended, and documents are those of such sequences.
+ModelSpec fit_to_length(const ModelSpec& model, int64_t tokens);
 
 }  // namespace longspan

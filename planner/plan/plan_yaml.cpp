@@ -328,6 +328,7 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
     validate(plan.model, origin + ": model");
   }
   refuse_unplanned(plan.model);
+  plan.model.documents = plan.model.documents.in(plan.sequence);
   plan.hardware = read_hardware(yaml.map("hardware"));
   const bool has_record = yaml.has("predicted");
   if (has_record) plan.predicted = read_prediction(yaml.map("predicted"));

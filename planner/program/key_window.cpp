@@ -21,7 +21,8 @@ KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk) 
   if (most == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
   // (d + 1) * chunk - 1.
-  const int64_t hides_from = documents.empty() ? most / chunk : std::min(most / chunk, int64_t{1});
+  const bool whole = documents.empty() || documents.are_sequences();
+  const int64_t hides_from = whole ? most / chunk : std::min(most / chunk, int64_t{1});
   return {most == 1 ? 0 : (most - 2) / chunk + 1, hides_from};
 }
 
