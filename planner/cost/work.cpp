@@ -319,8 +319,7 @@ void received_experts(const Program& p, const OpShape& shape, Collector& add) {
   const int64_t tokens = tile_tokens(p, shape);
   const ExpertsWork work(p, shape, tokens, add);
   const Experts& e = work.e;
-  const int64_t of_busiest = (work.rows() * p.strategy.parallel.expert_imbalance + 99) / 100;
-  const int64_t rows = std::min(of_busiest, most_received_rows(e, p.strategy, lengths));
+  const int64_t rows = busiest_rows(e, p.strategy, lengths, tokens);
   const int64_t count = e.count / lengths.expert, w = work.parts * work.f, f = work.f, d = work.d;
   add.grouped(Kernel::gemm_nt, count, rows, w, d);
   if (work.biased) add.elementwise(Kernel::add, rows, w);
@@ -542,8 +541,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::dispatch:
     case OpKind::collect: {
       // As many bytes to each peer as the busiest rank gets of each.
-      const double bytes = static_cast<double>(expert_tile_bytes(p, shape)) / ranks *
-                           static_cast<double>(parallel.expert_imbalance) / 100;
+      const int64_t tokens = tile_tokens(p, shape);
+      const Experts& e = *p.model_of(shape.layer_kind).experts;
+      const auto busiest =
+          static_cast<double>(busiest_rows(e, p.strategy, p.lengths_of(shape.layer_kind), tokens));
+      const double bytes = static_cast<double>(expert_tile_bytes(p, shape)) / ranks * busiest /
+                           static_cast<double>(tokens * e.active);
       add.whole(Kernel::exchange, {bytes, stride, ranks}, bytes * (ranks - 1));
       break;
     }

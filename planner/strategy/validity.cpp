@@ -256,6 +256,17 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{.what = "expected 0, for the worst case, or 100 or more percent of the mean",
                     .got = std::to_string(q.mesh().expert_capacity)};
      }},
+    {Rule::combination, "parallel.expert_imbalance",
+     [](const Question& q) {
+       return q.mesh().expert_capacity == 0 ||
+              q.mesh().expert_imbalance <= q.mesh().expert_capacity;
+     },
+     [](const Question& q) {
+       return Words{fmt::format("a step at {} percent of the mean exceeds the capacity of {} and "
+                                "would be refused",
+                                q.mesh().expert_imbalance, q.mesh().expert_capacity),
+                    "raise expert_capacity"};
+     }},
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },
      [](const Question& q) {
