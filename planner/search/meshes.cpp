@@ -148,7 +148,7 @@ ParallelLayout preset_mesh(const std::string& name, const ModelSpec& model,
                                           [&](const ParallelLayout& a, const ParallelLayout& b) {
                                             return preset.suits(a) < preset.suits(b);
                                           });
-  if (!choice.zero && best.ranks() > 1) best.zero = preset.zero;
+  if (!choice.zero && best.ranks() > 1) best.zero = std::min(preset.zero, most_zero(model));
   return best;
 }
 

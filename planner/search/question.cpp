@@ -68,6 +68,7 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   }
   space.most_tokens = most_positions(model, options);
   space.of_shares = tokens_of_shares(model);
+  space.most_zero = most_zero(model);
   return space;
 }
 

@@ -39,6 +39,7 @@ struct SpaceOptions {
   bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included
   int64_t of_shares = 1;            ///< tokens_of_shares() of the model
+  int64_t most_zero = 3;            ///< most_zero() of the model
 };
 
 /// A layout of ranks, with or without a pipeline.

@@ -195,8 +195,8 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {
-       return !q.model.nf4 ||
-              (q.mesh().tensor == 1 && (q.mesh().shards() == 1 || q.mesh().zero < 3));
+       return !q.model.nf4 || (q.mesh().tensor == 1 &&
+                               (q.mesh().shards() == 1 || q.mesh().zero <= most_zero(q.model)));
      },
      [](const Question& q) {
        return Words{
@@ -637,6 +637,9 @@ std::optional<Violation> violation_of(const Strategy& s, const ModelSpec& model,
   return Violation{check->rule, words.key == nullptr ? check->key : words.key,
                    std::move(words.what), std::move(words.got), std::move(words.advice)};
 }
+
+// Blocks of 4-bit weights are not cut.
+int64_t most_zero(const ModelSpec& model) { return model.nf4 ? 2 : 3; }
 
 bool is_valid(const Strategy& s, const ModelSpec& model, int64_t sequence) {
   return first_out_of_range(s) == nullptr &&
