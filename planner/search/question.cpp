@@ -38,6 +38,7 @@ void check_positions(const ModelSpec& model, int64_t tokens, const QuestionOptio
 
 SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
                       const QuestionOptions& options) {
+  check_degrees(model, options.parallel);
   SpaceOptions space;
   space.parallel = options.parallel;
   space.chunk_tokens = options.chunk_tokens;
