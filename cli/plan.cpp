@@ -58,8 +58,9 @@ void check_together(const PlanFlags& flags) {
     throw bad_input(
         "--seq: missing; expected a length (128K), several (64K,128K), or --min-gpus-for");
   }
-  if (flags.max_gpus < 0) {
-    throw bad_input("--max-gpus: expected a number >= 1, got {}", flags.max_gpus);
+  if (flags.strategy != "auto" && flags.objective != "throughput") {
+    throw bad_input("--objective: chooses among the plans of auto; leave --strategy {} out",
+                    flags.strategy);
   }
   if (flags.hardware.gpus > 0 && (fewest || flags.max_gpus > 0)) {
     throw bad_input("{}: --gpus {} fixes the number of devices; leave one of them out",
@@ -452,7 +453,9 @@ void add_plan(Verb& program) {
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
-                  "Upper limit on devices: plans for the best number, and compares others");
+                  "Upper limit on devices: plans for the best number, and compares others")
+      .within(1, kMostRanks)
+      .shown_default("");
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");

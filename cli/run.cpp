@@ -137,6 +137,11 @@ void check(const RunFlags& flags) {
       std::filesystem::exists(folder) && !std::filesystem::is_directory(folder)) {
     throw bad_input("--save-adapters: {} is a file; expected a folder", flags.save_adapters);
   }
+  if (const std::filesystem::path parent = std::filesystem::path(flags.save_adapters).parent_path();
+      !parent.empty() && !std::filesystem::is_directory(parent)) {
+    throw bad_input("--save-adapters: {} is not a folder, so {} cannot be made in it",
+                    parent.string(), flags.save_adapters);
+  }
   if (!flags.adapters.empty() && !flags.resume.empty()) {
     throw bad_input("--adapters and --resume exclude each other: a checkpoint holds the adapters");
   }
@@ -160,6 +165,16 @@ void check_purpose(const RunFlags& flags, const Plan& plan) {
         "{}: a forward alone changes nothing to continue from; --weights reads a "
         "checkpoint's parameters",
         flag);
+  }
+  const TrainingConfig& asked = flags.training;
+  const TrainingConfig usual;
+  for (const auto& [flag, given] :
+       {std::pair("--lr", asked.learning_rate != usual.learning_rate),
+        {"--min-lr", asked.min_learning_rate != usual.min_learning_rate},
+        {"--warmup", asked.warmup_steps != usual.warmup_steps},
+        {"--weight-decay", asked.weight_decay != usual.weight_decay},
+        {"--clip", asked.clip_norm != usual.clip_norm}}) {
+    if (given) throw bad_input("{}: a forward alone has no optimizer; leave it out", flag);
   }
 }
 

@@ -58,9 +58,10 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
     space.parallel.pipeline = 1;
   }
   if (options.forward_only) {
-    if (options.deterministic || options.early_update) {
-      throw bad_input("--forward-only: there is no backward; leave {} out",
-                      options.deterministic ? "--deterministic" : "--early-update");
+    for (const auto& [given, flag] : {std::pair{options.deterministic, "--deterministic"},
+                                      {options.early_update, "--early-update"},
+                                      {options.moments != MomentFormat::float32, "--moments"}}) {
+      if (given) throw bad_input("--forward-only: there is no backward; leave {} out", flag);
     }
     if (!space.parallel.admits_flat()) {
       throw bad_input("--forward-only: a forward alone has one stage; leave the pipeline out");
