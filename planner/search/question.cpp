@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/cost/cost_model.h"
 #include "planner/program/layer_kinds.h"
 
 namespace longspan {
@@ -31,7 +32,26 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
   space.moments = options.moments;
+  space.masters = options.masters;
+  space.optimizer = options.optimizer;
   space.early_update = options.early_update;
+  if (options.masters != MasterFormat::float32 && default_dtype(hw) == DType::float32) {
+    throw bad_input(
+        "--masters: {} computes in float32, where kernels read what is updated in float32; leave "
+        "it out",
+        hw.device.name);
+  }
+  if (options.optimizer && options.optimizer->tier == Tier::nvme && !space.has_files) {
+    throw bad_input("--optimizer: {} has no storage; expected device or host", hw.name);
+  }
+  if (options.optimizer && options.optimizer->fraction < 1) {
+    if (!space.parallel.admits_flat()) {
+      throw bad_input(
+          "--optimizer: stages of a pipeline have all optimizer states on one tier; leave the "
+          "fraction or the pipeline out");
+    }
+    space.parallel.pipeline = 1;
+  }
   space.forward_only = options.forward_only;
   space.has_files = capacities(hw)[kNvmeTier] > 0;
   if (options.early_update) {
@@ -43,6 +63,10 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
     space.parallel.pipeline = 1;
   }
   if (options.forward_only) {
+    if (options.optimizer || options.masters != MasterFormat::float32) {
+      throw bad_input("--forward-only: there is no optimizer; leave {} out",
+                      options.optimizer ? "--optimizer" : "--masters");
+    }
     if (options.deterministic || options.early_update) {
       throw bad_input("--forward-only: there is no backward; leave {} out",
                       options.deterministic ? "--deterministic" : "--early-update");
