@@ -362,6 +362,8 @@ int run(const PlanFlags& flags, bool json) {
           {"documents", !flags.question.documents.empty()},
           {"micro-batch", flags.question.micro_batch > 1},
           {"early-update", flags.question.early_update},
+          {"optimizer", !flags.question.optimizer.empty()},
+          {"masters", flags.question.masters != "float32"},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
           {"nf4", flags.training.nf4},
