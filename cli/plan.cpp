@@ -365,6 +365,8 @@ int run(const PlanFlags& flags, bool json) {
           {"expert-capacity", flags.question.parallel.expert_capacity != "worst"},
           {"expert-imbalance", flags.question.parallel.expert_imbalance != "1"},
           {"early-update", flags.question.early_update},
+          {"optimizer", !flags.question.optimizer.empty()},
+          {"masters", flags.question.masters != "float32"},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
           {"nf4", flags.training.nf4},

@@ -89,6 +89,11 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;
   c.strategy.optimizer = way.placement.optimizer;
+  c.strategy.masters = options_.masters;
+  if (options_.optimizer) {
+    c.strategy.optimizer = options_.optimizer->tier;
+    c.strategy.optimizer_fraction = options_.optimizer->fraction;
+  }
   if (options_.forward_only) c.strategy = for_forward(std::move(c.strategy));
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
