@@ -358,6 +358,7 @@ int run(const PlanFlags& flags, bool json) {
           {"chunk", !flags.question.chunk.empty()},
           {"documents", !flags.question.documents.empty()},
           {"early-update", flags.question.early_update},
+          {"products", flags.question.products != "dtype"},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
           {"nf4", flags.training.nf4},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/quantities.h"
 #include "base/units.h"
@@ -34,6 +36,9 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   add_deterministic_flag(verb, deterministic);
   verb.add_option("--moments", moments, "Format of AdamW's moments")
       .one_of({"float32", "bfloat16", "int8"});
+  verb.add_option("--products", products,
+                  "Format of the products of layers' projections; dtype: that of activations")
+      .one_of({std::begin(kProductFormatNames), std::end(kProductFormatNames)});
   verb.add_flag(
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
@@ -66,6 +71,9 @@ void QuestionFlags::load(QuestionOptions& options) const {
   options.moments = moments == "int8"       ? MomentFormat::int8
                     : moments == "bfloat16" ? MomentFormat::bfloat16
                                             : MomentFormat::float32;
+  const auto format = std::find(std::begin(kProductFormatNames), std::end(kProductFormatNames),
+                                std::string_view(products));
+  options.products = static_cast<ProductFormat>(format - std::begin(kProductFormatNames));
   options.early_update = early_update;
   options.forward_only = forward_only;
   options.extend_positions = extend_positions;

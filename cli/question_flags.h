@@ -17,6 +17,7 @@ struct QuestionFlags {
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
   std::string moments = "float32";
+  std::string products = "dtype";
   bool early_update = false;
   bool forward_only = false;
   bool extend_positions = false;

@@ -71,6 +71,21 @@ KnobValues model_knobs(const ModelSpec& m) {
   return values;
 }
 
+namespace {
+
+std::string precision_of(const Plan& plan) {
+  switch (plan.strategy.products) {
+    case ProductFormat::dtype:
+      return plan.dtype == DType::bfloat16 ? "bf16" : "fp32";
+    case ProductFormat::fp8_blockwise:
+      return std::string(name_of(ProductFormat::fp8));
+    default:
+      return std::string(name_of(plan.strategy.products));
+  }
+}
+
+}  // namespace
+
 RunKnobs knobs_of_plan(const Plan& plan) {
   const Strategy& s = plan.strategy;
   const ParallelLayout& p = s.parallel;
@@ -87,7 +102,7 @@ RunKnobs knobs_of_plan(const Plan& plan) {
   knobs.set("optimizer", "adamw");
   knobs.set("attention", "flash2");
   knobs.set("batch", plan.microbatches * p.data);
-  knobs.set("precision", plan.dtype == DType::bfloat16 ? "bf16" : "fp32");
+  knobs.set("precision", precision_of(plan));
   knobs.set("tensor", p.tensor);
   if (p.tensor > 1) knobs.set("sequence-parallel", "true");
   if (p.ring > 1) {
@@ -141,6 +156,7 @@ std::vector<PlanOnlyKnob> plan_only_knobs(const Plan& plan) {
   add(s.projection_tile > 0, "projection_tile", std::to_string(s.projection_tile));
   add(s.mlp_tile > 0, "mlp_tile", std::to_string(s.mlp_tile));
   add(s.loss_tile > 0, "loss_tile", std::to_string(s.loss_tile));
+  add(s.products == ProductFormat::fp8_blockwise, "products", std::string(name_of(s.products)));
   add(s.early_update, "early_update", "true");
   add(s.forward_only, "forward_only", "true");
   add(s.layer_input.where == Saved::recompute, "layer_input", "recompute");

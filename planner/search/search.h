@@ -65,6 +65,7 @@ struct QuestionOptions {
   int64_t global_batch = 0;    // sequences of a step over all replicas; replaces microbatches
   bool deterministic = false;  // Strategy::deterministic of every plan
   MomentFormat moments = MomentFormat::float32;  // likewise
+  ProductFormat products = ProductFormat::dtype;
   bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline
   bool forward_only = false;  // the forward alone (for_forward()), without a pipeline
   ParallelChoice parallel;

@@ -395,6 +395,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
   s.moments = options.moments;
+  s.products = options.products;
   s.early_update = options.early_update;
   if (options.forward_only) s = for_forward(std::move(s));
   return c;

@@ -34,6 +34,7 @@ struct SpaceOptions {
   int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   MomentFormat moments = MomentFormat::float32;
+  ProductFormat products = ProductFormat::dtype;
   bool early_update = false;
   bool forward_only = false;
   bool has_files = false;           ///< the hardware has storage

@@ -9,6 +9,9 @@ std::string_view name_of(Saved saved) { return kSavedNames[static_cast<int>(save
 std::string_view name_of(MomentFormat format) {
   return kMomentFormatNames[static_cast<int>(format)];
 }
+std::string_view name_of(ProductFormat format) {
+  return kProductFormatNames[static_cast<int>(format)];
+}
 std::string_view name_of(BackwardOrder order) { return kOrderNames[static_cast<int>(order)]; }
 
 bool recomputes(const Strategy& s) {

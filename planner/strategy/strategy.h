@@ -44,6 +44,12 @@ inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 enum class MomentFormat : uint8_t { float32, bfloat16, int8 };
 inline constexpr std::string_view kMomentFormatNames[] = {"float32", "bfloat16", "int8"};
 
+/// The format in which the products of layers' projections are computed
+/// (planner/strategy/product_format.h); `dtype`: that of activations.
+enum class ProductFormat : uint8_t { dtype, fp8, fp8_blockwise, mxfp8, nvfp4 };
+inline constexpr std::string_view kProductFormatNames[] = {"dtype", "fp8", "fp8-blockwise", "mxfp8",
+                                                           "nvfp4"};
+
 struct Strategy {
   std::string preset = "custom";  // its origin; informational
 
@@ -81,6 +87,7 @@ struct Strategy {
   Tier optimizer = Tier::device;   // device, host or nvme; device requires the other two on device
 
   MomentFormat moments = MomentFormat::float32;
+  ProductFormat products = ProductFormat::dtype;
 
   ParallelLayout parallel;  // the mesh of ranks
 
@@ -91,6 +98,10 @@ std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 std::string_view name_of(MomentFormat);
+std::string_view name_of(ProductFormat);
+
+/// Whether operands of products are cast below 16 bits.
+inline bool casts_operands(const Strategy& s) { return s.products != ProductFormat::dtype; }
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);

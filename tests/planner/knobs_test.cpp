@@ -112,10 +112,11 @@ TEST_CASE("every field has a row") {
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
                                 window, order, deterministic, early_update, forward_only,
                                 layer_input, qkv, attention_out, mlp_input, mlp_inner, projection,
-                                mlp, loss, parameters, gradients, optimizer, moments, parallel] = s;
+                                mlp, loss, parameters, gradients, optimizer, moments, products,
+                                parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, expert, capacity,
                                 imbalance, pipeline] = parallel;
-  CHECK(knob_rows().size() == 23 + 9);
+  CHECK(knob_rows().size() == 24 + 9);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;
