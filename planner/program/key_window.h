@@ -34,11 +34,12 @@ struct KeyWindow {
   /// of `of_part` chunks.
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
-/// What the model of a kind of layers lets a query see, in chunks of `chunk` tokens: its window,
-/// and the longest document. Documents may hide keys at any distance but 0.
+/// What a window and documents let a query see, in chunks that have `chunk` tokens of a sequence.
+/// Documents may hide keys at any distance but 0.
 KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk);
+/// As above by the model of a kind of layers, in chunks of `chunk` tokens of a microbatch.
 inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  return key_window(model.window, model.documents, chunk);
+  return key_window(model.window, model.documents, model.of_sequence(chunk));
 }
 
 /// Neighbouring chunks of keys of one op of attention.
@@ -54,8 +55,8 @@ struct KeyRange {
 std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int64_t chunk,
                                 int64_t source, int64_t chunks, const KeyWindow& window);
 
-/// The pairs of a query and a key that an op of this shape sees in chunks of `chunk` tokens; exact
-/// up to 2^53, and expected ones with documents.
+/// The pairs of a query and a key of one sequence that an op of this shape sees in chunks of
+/// `chunk` tokens of a microbatch; exact up to 2^53, and expected ones with documents.
 double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, bool diagonal,
                      int64_t distance);
 

@@ -47,7 +47,7 @@ void check_forward(const StepCase& training) {
   CHECK(alone.loss == trained.loss);
   CHECK(alone.high_water_bytes == alone.arena_bytes);
   CHECK(alone.arena_bytes[0] < trained.arena_bytes[0]);
-  for (int64_t m = 0; m < step.microbatches; ++m) check_log_probs(step, m, alone.log_probs[m]);
+  for (int64_t i = 0; i < case_sequences(step); ++i) check_log_probs(step, i, alone.log_probs[i]);
   // Nothing has changed.
   const std::vector<std::vector<float>> weights = case_weights(step);
   CHECK(alone.parameters == weights);

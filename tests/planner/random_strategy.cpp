@@ -150,6 +150,12 @@ StepRequest random_request(uint64_t seed) {
     m.nf4 = seed % 2 == 0;
   }
   if (seed % 7 == 2) cast_products(seed, request);
+  if (seed % 7 == 6) {
+    m.micro_batch = 2 + pick(3);
+    for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) {
+      *tokens *= m.micro_batch;
+    }
+  }
   return request;
 }
 
@@ -244,6 +250,7 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
+  m.micro_batch = 1;
   whole(m);
   const bool experts = m.experts.has_value();
   const int64_t narrow = casts_operands(s) ? format_row(s.products).multiple : 8;
