@@ -16,6 +16,7 @@
 #include "cli/text.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/explain/analysis.h"
+#include "planner/explain/cast_costs.h"
 #include "planner/explain/expert_costs.h"
 #include "planner/explain/neighbour_result.h"
 #include "planner/explain/unmeasured.h"
@@ -119,6 +120,28 @@ Json experts_json(const Simulated& s) {
           {"compute_seconds", costs.compute_seconds},
           {"exchange_seconds", costs.exchange_seconds},
           {"waited_seconds", costs.waited_seconds}};
+}
+
+void print_casts(const Plan& plan, const Simulated& s) {
+  if (!casts_operands(plan.strategy)) return;
+  const CastCosts costs = costs_of_casts(plan, s.program);
+  say("{}\n", bold(fmt::format("Products in {}", name_of(plan.strategy.products))));
+  say("  products  {}, at {:.2f} times the rates of {}\n", format_seconds(costs.product_seconds),
+      costs.speed, name_of(plan.dtype));
+  say("  casts     {}, {} of the step: {} read and written\n", format_seconds(costs.cast_seconds),
+      percent(costs.cast_seconds / s.timeline.step_seconds),
+      format_bytes(static_cast<int64_t>(costs.cast_bytes)));
+  say("  memory    up to {} for the copies of an op\n", format_bytes(costs.most_bytes));
+}
+
+Json casts_json(const Plan& plan, const Simulated& s) {
+  const CastCosts costs = costs_of_casts(plan, s.program);
+  return {{"format", name_of(plan.strategy.products)},
+          {"speed", costs.speed},
+          {"product_seconds", costs.product_seconds},
+          {"cast_seconds", costs.cast_seconds},
+          {"cast_bytes", costs.cast_bytes},
+          {"most_copies_bytes", costs.most_bytes}};
 }
 
 constexpr size_t kInformativeLines = 12;
@@ -304,6 +327,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
   document["compute_waits"] = std::move(waits);
   document["memory"] = std::move(tiers);
   if (plan.model.experts) document["experts"] = experts_json(s);
+  if (casts_operands(plan.strategy)) document["products"] = casts_json(plan, s);
   document["unmeasured"] = unmeasured_json(plan, s);
   document["limit"] = limit_of(s);
   return document;
@@ -392,6 +416,7 @@ int run(const Plan& plan, bool all, bool json) {
   print_time(simulated);
   print_memory(plan, simulated);
   print_experts(plan, simulated);
+  print_casts(plan, simulated);
   print_unmeasured(plan, simulated);
   say("{}\n  {}\n", bold("What limits it"), limit_of(simulated));
   print_neighbours(around, all);

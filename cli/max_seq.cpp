@@ -196,6 +196,9 @@ int run(const MaxSeqFlags& flags, bool json) {
     if (const char* given = flags.training.given()) {
       throw bad_input("{}: about plans of Longspan's engine; leave it out with --on", given);
     }
+    if (flags.question.products != "dtype") {
+      throw bad_input("--products: of Longspan's engine; leave it out with --on");
+    }
     if (!flags.question.documents.empty()) {
       throw bad_input("--documents: of Longspan's engine; leave it out with --on");
     }

@@ -367,6 +367,7 @@ int run(const PlanFlags& flags, bool json) {
           {"early-update", flags.question.early_update},
           {"optimizer", !flags.question.optimizer.empty()},
           {"masters", flags.question.masters != "float32"},
+          {"products", flags.question.products != "dtype"},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
           {"nf4", flags.training.nf4},

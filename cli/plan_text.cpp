@@ -68,13 +68,17 @@ std::string layout_text(const Plan& plan) {
   if (slices > 1 && !s.parallel.has_pipeline()) text += fmt::format(" in {} slices", slices);
   if (s.head_groups > 1) text += fmt::format(", heads in {} groups", s.head_groups);
   if (s.kv != Tier::device) text += fmt::format(", keys and values on {}", name_of(s.kv));
+  if (casts_operands(s)) text += fmt::format("; products in {}", name_of(s.products));
   return text;
 }
 
-std::string step_text(const Prediction& prediction) {
-  return fmt::format("{}, {}, MFU {} (causal)", format_seconds(prediction.step_seconds),
-                     format_rate(prediction.tokens_per_second, "tokens/s"),
-                     percent(prediction.mfu));
+std::string step_text(const Plan& plan, const Prediction& prediction) {
+  const ProductFormat products = plan.strategy.products;
+  const std::string peak =
+      casts_operands(plan.strategy) ? fmt::format(", of the peak in {}", name_of(products)) : "";
+  return fmt::format("{}, {}, MFU {} (causal{})", format_seconds(prediction.step_seconds),
+                     format_rate(prediction.tokens_per_second, "tokens/s"), percent(prediction.mfu),
+                     peak);
 }
 
 std::string memory_text(const Plan& plan, const std::array<int64_t, kTierCount>& peak) {
@@ -149,7 +153,7 @@ void print_summary(const Plan& plan, const Prediction& prediction) {
   print_line("saved", trains ? saved_text(plan.strategy) : "nothing, it is the forward alone");
   print_line("states", trains ? states_text(plan.strategy)
                               : fmt::format("parameters on {}", name_of(plan.strategy.parameters)));
-  print_line("step", fmt::format("{}; 90 % interval {}", step_text(prediction),
+  print_line("step", fmt::format("{}; 90 % interval {}", step_text(plan, prediction),
                                  step_interval_text(plan.hardware, prediction.step_seconds)));
   print_line("memory", memory_text(plan, prediction.peak_bytes));
 }
@@ -233,6 +237,9 @@ void print_knobs(const Plan& plan) {
                                      : group_text("states", s));
   if (s.moments != MomentFormat::float32) wide_line("moments", std::string(name_of(s.moments)));
   if (s.masters != MasterFormat::float32) wide_line("masters", std::string(name_of(s.masters)));
+  if (casts_operands(s)) {
+    wide_line("products", fmt::format("of layers' projections in {}", name_of(s.products)));
+  }
   if (s.early_update) {
     wide_line("update", "during the backward, clipped by the gradient norm of the step before");
   }
@@ -240,7 +247,7 @@ void print_knobs(const Plan& plan) {
 
 void print_prediction(const Plan& plan, const Prediction& prediction) {
   say("{}\n", bold("Predicted"));
-  wide_line("step", step_text(prediction));
+  wide_line("step", step_text(plan, prediction));
   wide_line("", step_interval_text(plan.hardware, prediction.step_seconds) + " (90 % interval)");
   const std::array<int64_t, kTierCount> capacity = capacities(plan.hardware);
   for (int tier = 0; tier < kTierCount; ++tier) {

@@ -75,6 +75,9 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   verb.add_option("--optimizer", optimizer,
                   "Where optimizer states are: device, host or nvme, or e.g. host:0.6 for those of "
                   "this fraction of the layers");
+  verb.add_option("--products", products,
+                  "Format of the products of layers' projections; dtype: that of activations")
+      .one_of({std::begin(kProductFormatNames), std::end(kProductFormatNames)});
   verb.add_flag(
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
@@ -113,6 +116,9 @@ void QuestionFlags::load(QuestionOptions& options) const {
                                             : MomentFormat::float32;
   options.masters = masters == "bfloat16" ? MasterFormat::bfloat16 : MasterFormat::float32;
   if (!optimizer.empty()) options.optimizer = parse_placement(optimizer);
+  const auto format = std::find(std::begin(kProductFormatNames), std::end(kProductFormatNames),
+                                std::string_view(products));
+  options.products = static_cast<ProductFormat>(format - std::begin(kProductFormatNames));
   options.early_update = early_update;
   options.forward_only = forward_only;
   options.extend_positions = extend_positions;

@@ -18,6 +18,7 @@ struct QuestionFlags {
   bool deterministic = false;
   std::string moments = "float32", masters = "float32";
   std::string optimizer;  // empty: not given
+  std::string products = "dtype";
   bool early_update = false;
   bool forward_only = false;
   bool extend_positions = false;

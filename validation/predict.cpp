@@ -43,7 +43,7 @@ std::string why_not_plan(const PublishedCase& c) {
   if (c.degrees.all_gather > 1) return "keys and values gathered over the sequence ranks";
   if (!c.microbatch) return "microbatch size not published";
   if (*c.microbatch > 1) return "several sequences in a microbatch";
-  if (c.precision != "bf16" && c.precision != "fp16") return "precision " + c.precision;
+  if (c.precision == "fp32") return "precision fp32";
   if (!c.flash_attention) return "attention that stores its scores";
   if (c.recompute == Recompute::selective) return "selective recomputation";
   if (!c.recompute_layers.empty()) return "recomputation of some layers";
@@ -61,6 +61,15 @@ std::string hardware_reference(const PublishedCase& c) {
 // The tier for a share of all layers. REQUIRES: one stage.
 Tier tier_of(const std::vector<double>& shares) {
   return shares.empty() || shares.front() == 0 ? Tier::device : Tier::host;
+}
+
+// The format of products by a case's precision; that of activations for one of 16 bits.
+ProductFormat products_of(const std::string& precision) {
+  for (const ProductFormat format :
+       {ProductFormat::fp8, ProductFormat::mxfp8, ProductFormat::nvfp4}) {
+    if (name_of(format) == precision) return format;
+  }
+  return ProductFormat::dtype;
 }
 
 Strategy strategy_of(const PublishedCase& c, const ModelSpec& model, int64_t sequence) {
@@ -86,6 +95,7 @@ Strategy strategy_of(const PublishedCase& c, const ModelSpec& model, int64_t seq
   if (s.optimizer == Tier::host && s.parameters == Tier::device) {
     s.optimizer_fraction = c.offload.optimizer.front();
   }
+  s.products = products_of(c.precision);
   s.preset = "custom";
   return s;
 }

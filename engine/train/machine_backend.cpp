@@ -45,6 +45,13 @@ void check_model(const ModelSpec& model) {
       model.name, model.only_planned);
 }
 
+void check_strategy(const Strategy& strategy) {
+  if (!casts_operands(strategy)) return;
+  throw bad_input(
+      "products: the engine does not compute products in {} yet; they are planned and simulated",
+      name_of(strategy.products));
+}
+
 MachineBackend::MachineBackend(const HardwareProfile& hardware, const Program& program, int threads,
                                Communicator* comm, const Progress& preparing) {
   if (hardware.device.backend == "cuda") {

@@ -8,6 +8,7 @@
 #include "engine/cuda/device.h"
 #include "engine/runtime/backend.h"
 #include "hwprofiles/hardware_profile.h"
+#include "planner/strategy/strategy.h"
 
 namespace longspan {
 
@@ -18,6 +19,9 @@ void check_backend(const HardwareProfile& hardware);
 
 /// Throws bad_input for a model that can be planned but not run (ModelSpec::only_planned).
 void check_model(const ModelSpec& model);
+
+/// Throws bad_input for knobs that can be planned but not run.
+void check_strategy(const Strategy& strategy);
 
 /// A backend and, for GPUs, the device that it uses. Owns both.
 class MachineBackend {

@@ -34,6 +34,7 @@ void check_messages(const Program& program) {
 
 Program checked_program(const Plan& plan, Communicator* comm) {
   check_model(plan.model);
+  check_strategy(plan.strategy);
   if (comm == nullptr) {
     check_backend(plan.hardware);
   } else {

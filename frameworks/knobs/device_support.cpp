@@ -3,11 +3,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "planner/strategy/product_format.h"
 
 namespace longspan {
 namespace {
 
-constexpr int64_t kAmpere = 80, kAda = 89, kHopper = 90, kBlackwell = 100;
+constexpr int64_t kAmpere = 80, kHopper = 90, kBlackwell = 100;
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 struct SupportRow {
@@ -17,11 +18,14 @@ struct SupportRow {
   const char* what;
 };
 
-constexpr SupportRow kSupport[] = {
+// The first of products in a format.
+int64_t first_of(ProductFormat format) { return format_row(format).first_capability; }
+
+const SupportRow kSupport[] = {
     {"precision", "bf16", kAmpere, kAny, "bfloat16, which it emulates slowly; fp16 runs"},
-    {"precision", "fp8", kAda, kAny, "products in FP8"},
-    {"precision", "mxfp8", kBlackwell, kAny, "products in MXFP8"},
-    {"precision", "nvfp4", kBlackwell, kAny, "products in NVFP4"},
+    {"precision", "fp8", first_of(ProductFormat::fp8), kAny, "products in FP8"},
+    {"precision", "mxfp8", first_of(ProductFormat::mxfp8), kAny, "products in MXFP8"},
+    {"precision", "nvfp4", first_of(ProductFormat::nvfp4), kAny, "products in NVFP4"},
     {"attention", "flash2", kAmpere, kAny, "FlashAttention 2; sdpa runs"},
     // Written for Hopper alone.
     {"attention", "flash3", kHopper, kBlackwell, "FlashAttention 3"},

@@ -72,6 +72,21 @@ KnobValues model_knobs(const ModelSpec& m) {
   return values;
 }
 
+namespace {
+
+std::string precision_of(const Plan& plan) {
+  switch (plan.strategy.products) {
+    case ProductFormat::dtype:
+      return plan.dtype == DType::bfloat16 ? "bf16" : "fp32";
+    case ProductFormat::fp8_blockwise:
+      return std::string(name_of(ProductFormat::fp8));
+    default:
+      return std::string(name_of(plan.strategy.products));
+  }
+}
+
+}  // namespace
+
 RunKnobs knobs_of_plan(const Plan& plan) {
   const Strategy& s = plan.strategy;
   const ParallelLayout& p = s.parallel;
@@ -88,7 +103,7 @@ RunKnobs knobs_of_plan(const Plan& plan) {
   knobs.set("optimizer", "adamw");
   knobs.set("attention", "flash2");
   knobs.set("batch", sequences_of_step(plan));
-  knobs.set("precision", plan.dtype == DType::bfloat16 ? "bf16" : "fp32");
+  knobs.set("precision", precision_of(plan));
   knobs.set("tensor", p.tensor);
   if (p.tensor > 1) knobs.set("sequence-parallel", "true");
   if (p.ring > 1) {
@@ -153,6 +168,7 @@ std::vector<PlanOnlyKnob> plan_only_knobs(const Plan& plan) {
   add(!m.documents.empty(), "documents",
       fmt::format("of {} tokens at most", m.documents.longest()));
   add(s.moments != MomentFormat::float32, "moments", std::string(name_of(s.moments)));
+  add(s.products == ProductFormat::fp8_blockwise, "products", std::string(name_of(s.products)));
   add(s.early_update, "early_update", "true");
   add(s.forward_only, "forward_only", "true");
   add(s.layer_input.where == Saved::recompute, "layer_input", "recompute");

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "planner/cost/product_speed.h"
+
 namespace longspan {
 namespace {
 
@@ -177,7 +179,10 @@ DType default_dtype(const HardwareProfile& hw) {
   return hw.device.backend == "cpu" ? DType::float32 : DType::bfloat16;
 }
 
-double peak_flops(const HardwareProfile& hw, DType dtype) {
+double peak_flops(const HardwareProfile& hw, DType dtype, ProductFormat products) {
+  if (products != ProductFormat::dtype && product_peak(hw.device, products) > 0) {
+    return product_peak(hw.device, products);
+  }
   const double half = hw.device.peak_flops_bfloat16.value;
   return dtype == DType::bfloat16 && half > 0 ? half : hw.device.peak_flops_float32.value;
 }
@@ -216,6 +221,10 @@ CostModel::CostModel(const HardwareProfile& hw, DType dtype)
       latency_[i] = hw.nvme.latency_seconds.value;
     }
   }
+  for (size_t i = 0; i < product_speeds_.size(); ++i) {
+    const double speed = product_speed(hw.device, static_cast<ProductFormat>(i));
+    product_speeds_[i] = speed > 0 ? speed : 1;
+  }
   interference_ = make_interference(hw);
 }
 
@@ -228,7 +237,8 @@ double CostModel::seconds(const Primitive& p) const {
   if (!tiling_[i].shapes.empty()) {
     rate *= tiled_share(tiling_[i], workers_[i], product_of(p.kernel, p.shape, p.batch));
   }
-  return sharing_[i] * p.repeats * (latency_[i] + p.work / (rate * p.speed));
+  rate *= is_product(p.kernel) ? p.speed * product_speeds_[static_cast<size_t>(p.format)] : p.speed;
+  return sharing_[i] * p.repeats * (latency_[i] + p.work / rate);
 }
 
 // Latency and bandwidth of the fabrics (the alpha-beta model). A group's neighbours are `stride`

@@ -22,8 +22,10 @@ using Interference = std::array<std::array<double, kStreamCount>, 1 << kStreamCo
 DType default_dtype(const HardwareProfile& hw);
 
 /// FLOP/s of matrix products at this precision: the denominator of MFU. The float32 figure where a
-/// device has none for bfloat16.
-double peak_flops(const HardwareProfile& hw, DType dtype);
+/// device has none for bfloat16. With products below 16 bits it is their peak, although attention
+/// and the output layer have the dtype's.
+double peak_flops(const HardwareProfile& hw, DType dtype,
+                  ProductFormat products = ProductFormat::dtype);
 
 class CostModel {
  public:
@@ -52,6 +54,8 @@ class CostModel {
   std::array<RateCurve, kKernelCount> curves_;
   std::array<double, kKernelCount> fallback_{};
   std::array<double, kKernelCount> latency_{};
+  // By format, of those in the dtype; 1 where the device has none (check_products()).
+  std::array<double, std::size(kProductFormatNames)> product_speeds_{};
   std::array<Tiling, kKernelCount> tiling_;
   std::array<double, kKernelCount> workers_{};  // workers that share a product of one rank
   double exchange_seconds(const Primitive& primitive) const;

@@ -6,6 +6,7 @@
 #include "models/adapters.h"
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
+#include "planner/program/casts.h"
 #include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
 #include "planner/program/moment_format.h"
@@ -16,7 +17,10 @@ namespace {
 // Collects the primitives of one op; tiles repeat the same shapes.
 class Collector {
  public:
-  explicit Collector(std::vector<Primitive>& out) : out_(out) { out_.clear(); }
+  Collector(std::vector<Primitive>& out, ProductFormat projections)
+      : out_(out), projections_(projections) {
+    out_.clear();
+  }
 
   void tiles(int64_t rows, int64_t tile) {
     rows_ = tile > 0 ? std::min(tile, rows) : rows;
@@ -26,6 +30,11 @@ class Collector {
   void gemm(Kernel kernel, int64_t m, int64_t n, int64_t k) {
     const double a = static_cast<double>(m), b = static_cast<double>(n), c = static_cast<double>(k);
     out_.push_back({kernel, {a, b, c}, 2 * a * b * c, repeats_});
+  }
+  /// A product of a layer's projection, in the plan's format.
+  void linear(Kernel kernel, int64_t m, int64_t n, int64_t k) {
+    gemm(kernel, m, n, k);
+    out_.back().format = projections_;
   }
   /// Products of `groups` experts with `rows` rows in all, as many of each as are expected.
   void grouped(Kernel kernel, int64_t groups, int64_t rows, int64_t n, int64_t k) {
@@ -37,6 +46,18 @@ class Collector {
                                             ? std::array<double, 3>{b, c, of_each}
                                             : std::array<double, 3>{of_each, b, c};
     out_.push_back({kernel, shape, 2 * of_each * b * c, repeats_ * count});
+    out_.back().format = projections_;
+  }
+  /// Casts of an op whose tiles repeat; weights are cast once.
+  void cast(const Casts& casts) {
+    const auto pass = [&](int64_t elements, int64_t bytes, double repeats) {
+      if (elements == 0) return;
+      const auto moved = static_cast<double>(moved_bytes(projections_, elements, bytes));
+      out_.push_back({Kernel::pass, {moved, 1, 1}, moved, repeats});
+      out_.back().format = projections_;
+    };
+    pass(casts.weight_elements, casts.weight_bytes, 1);
+    pass(casts.row_elements, casts.row_bytes, repeats_);
   }
   /// Bytes that are read or written once by other elementwise kernels.
   void moved(int64_t elements, int64_t bytes) {
@@ -57,6 +78,7 @@ class Collector {
 
  private:
   std::vector<Primitive>& out_;
+  ProductFormat projections_;
   int64_t rows_ = 0;
   double repeats_ = 1;
 };
@@ -237,7 +259,7 @@ struct ExpertsWork {
     permute();
     add.grouped(Kernel::gemm_nt, e.count, rows(), parts * f, d);
     if (biased) add.elementwise(Kernel::add, rows(), parts * f);
-    if (fs > 0) add.gemm(Kernel::gemm_nt, t, parts * fs, d);
+    if (fs > 0) add.linear(Kernel::gemm_nt, t, parts * fs, d);
   }
   void activation(Kernel kernel) const { add.elementwise(kernel, t, e.active * f + fs); }
   // The weighted sums of the outputs read all rows and write the sum.
@@ -246,28 +268,28 @@ struct ExpertsWork {
     add.grouped(Kernel::gemm_nt, e.count, rows(), d, f);
     if (biased) add.elementwise(Kernel::add, rows(), d);
     sum_rows();
-    if (fs > 0) add.gemm(Kernel::gemm_nt, t, d, fs);
+    if (fs > 0) add.linear(Kernel::gemm_nt, t, d, fs);
   }
   void inner_gradient() const {
     permute();
     add.grouped(Kernel::gemm_nn, e.count, rows(), f, d);
     // Activations and their gradients are multiplied by weights, which get gradients.
     add.moved(4 * rows() * f, act);
-    if (fs > 0) add.gemm(Kernel::gemm_nn, t, fs, d);
+    if (fs > 0) add.linear(Kernel::gemm_nn, t, fs, d);
     activation(Kernel::activation_backward);
   }
   void down_gradients() const {
     if (!trained) return;
     add.grouped(Kernel::gemm_tn, e.count, rows(), d, f);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), d);
-    if (fs > 0) add.gemm(Kernel::gemm_tn, d, fs, t);
+    if (fs > 0) add.linear(Kernel::gemm_tn, d, fs, t);
   }
   void up_gradients() const {
     if (!trained) return;
     permute();
     add.grouped(Kernel::gemm_tn, e.count, rows(), parts * f, d);
     if (biased) add.elementwise(Kernel::bias_gradient, rows(), parts * f);
-    if (fs > 0) add.gemm(Kernel::gemm_tn, parts * fs, d, t);
+    if (fs > 0) add.linear(Kernel::gemm_tn, parts * fs, d, t);
   }
   void router_gradients() const {
     add.moved(2 * t * e.count, 4);
@@ -277,7 +299,7 @@ struct ExpertsWork {
     add.grouped(Kernel::gemm_nn, e.count, rows(), d, parts * f);
     sum_rows();
     add.gemm(Kernel::gemm_nn, t, d, e.count);
-    if (fs > 0) add.gemm(Kernel::gemm_nn, t, d, parts * fs);
+    if (fs > 0) add.linear(Kernel::gemm_nn, t, d, parts * fs);
   }
 };
 
@@ -342,17 +364,17 @@ void received_experts(const Program& p, const OpShape& shape, Collector& add) {
 void shared_experts(const Program& p, const OpShape& shape, Collector& add) {
   const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
   const int64_t t = work.t, d = work.d, fs = work.fs, w = work.parts * fs;
-  add.gemm(Kernel::gemm_nt, t, w, d);
+  add.linear(Kernel::gemm_nt, t, w, d);
   add.elementwise(Kernel::activation_forward, t, fs);
   if (shape.kind == OpKind::shared_forward) {
-    add.gemm(Kernel::gemm_nt, t, d, fs);
+    add.linear(Kernel::gemm_nt, t, d, fs);
     return;
   }
-  add.gemm(Kernel::gemm_nn, t, fs, d);
+  add.linear(Kernel::gemm_nn, t, fs, d);
   add.elementwise(Kernel::activation_backward, t, fs);
-  add.gemm(Kernel::gemm_tn, d, fs, t);
-  add.gemm(Kernel::gemm_tn, w, d, t);
-  add.gemm(Kernel::gemm_nn, t, d, w);
+  add.linear(Kernel::gemm_tn, d, fs, t);
+  add.linear(Kernel::gemm_tn, w, d, t);
+  add.linear(Kernel::gemm_nn, t, d, w);
 }
 
 // The projections of latent attention in one tile of t tokens, for `heads` heads.
@@ -371,11 +393,11 @@ struct LatentWork {
   // The narrow vectors and their norms.
   void narrow() const {
     if (query_rank() > 0) {
-      add.gemm(Kernel::gemm_nt, t, query_rank(), m.hidden);
+      add.linear(Kernel::gemm_nt, t, query_rank(), m.hidden);
       add.elementwise(Kernel::norm_forward, t, query_rank());
     }
     if (!kv_too) return;
-    add.gemm(Kernel::gemm_nt, t, l().key_rank + l().rotated_dim, m.hidden);
+    add.linear(Kernel::gemm_nt, t, l().key_rank + l().rotated_dim, m.hidden);
     add.elementwise(Kernel::norm_forward, t, l().key_rank);
   }
   // The rotated elements of a token's key are copied to all heads, or their gradients are summed.
@@ -385,13 +407,13 @@ struct LatentWork {
   }
   void forward() const {
     narrow();
-    add.gemm(Kernel::gemm_nt, t, queries(), query_rank() > 0 ? query_rank() : m.hidden);
-    if (kv_too) add.gemm(Kernel::gemm_nt, t, keys(), l().key_rank);
+    add.linear(Kernel::gemm_nt, t, queries(), query_rank() > 0 ? query_rank() : m.hidden);
+    if (kv_too) add.linear(Kernel::gemm_nt, t, keys(), l().key_rank);
     rotate();
   }
   void gradients(int64_t out, int64_t in) const {
-    add.gemm(Kernel::gemm_nn, t, in, out);
-    if (m.backward == LayerBackward::weights) add.gemm(Kernel::gemm_tn, out, in, t);
+    add.linear(Kernel::gemm_nn, t, in, out);
+    if (m.backward == LayerBackward::weights) add.linear(Kernel::gemm_tn, out, in, t);
   }
   // The narrow vectors are computed again.
   void backward() const {
@@ -432,6 +454,22 @@ double exchanged_row_bytes(const Program& p, const OpShape& shape) {
   return static_cast<double>(bytes);
 }
 
+// The casts of an op whose primitives are listed, by the tiles of its products. Ops of tiles of
+// experts on several ranks have one tile each.
+void add_casts(const Program& p, const OpShape& shape, Collector& add) {
+  const ModelSpec& m = p.model_of(shape.layer_kind);
+  const Lengths& lengths = p.lengths_of(shape.layer_kind);
+  int64_t rows = add.rows();
+  if (shape.kind == OpKind::experts_forward || shape.kind == OpKind::experts_backward) {
+    rows = busiest_rows(*m.experts, p.strategy, lengths, tile_tokens(p, shape));
+    add.tiles(rows, 0);
+  } else if (shape.kind == OpKind::shared_forward || shape.kind == OpKind::shared_backward) {
+    rows = tile_tokens(p, shape);
+    add.tiles(rows, 0);
+  }
+  add.cast(casts_of(m, lengths, lengths.tensor, p.strategy.products, shape, rows));
+}
+
 }  // namespace
 
 std::string_view name_of(Kernel kernel) {
@@ -468,7 +506,7 @@ std::string_view name_of(Kernel kernel) {
 }
 
 void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& primitives) {
-  Collector add(primitives);
+  Collector add(primitives, p.strategy.products);
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
   const TensorBytes& bytes_of_kind = p.table_of(shape.layer_kind);
@@ -504,7 +542,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     low(gate, d, f, forward);
     low(up, d, f, forward);
   };
-  const bool tiled_out = norms_output || has_adapter(m, {out});
+  // Quantized copies of rows are those of a tile.
+  const bool casts = casts_operands(p.strategy);
+  const bool tiled_out = norms_output || has_adapter(m, {out}) || casts;
+  const int64_t cast_projection = casts ? p.strategy.projection_tile : 0;
   // All chunks of a slice's keys or values, or of their gradients, are one buffer.
   const int64_t units = std::max<int64_t>(1, shape.kv_chunks);
   const auto unit_bytes = [&] { return static_cast<double>(units * bytes_of_kind[shape.tensor]); };
@@ -635,15 +676,15 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       break;
     }
     case OpKind::qkv_forward: {
-      add.tiles(chunk, shape.normed ? 0 : p.strategy.projection_tile);
+      add.tiles(chunk, shape.normed ? cast_projection : p.strategy.projection_tile);
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (m.latent) {
         LatentWork{m, heads.q / tensor, g > 0, t, size_of(p.dtype), add}.forward();
         break;
       }
-      add.gemm(Kernel::gemm_nt, t, aq, d);
-      for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.gemm(Kernel::gemm_nt, t, g, d);
+      add.linear(Kernel::gemm_nt, t, aq, d);
+      for (int kv = 0; kv < (g > 0 ? 2 : 0); ++kv) add.linear(Kernel::gemm_nt, t, g, d);
       low_qkv(true);
       if (m.qkv_bias) add.elementwise(Kernel::add, t, aq + 2 * g);
       if (m.qk_norm) add.elementwise(Kernel::norm_forward, t, aq + g);
@@ -660,9 +701,9 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
         break;
       }
       if (m.qk_norm) {
-        add.gemm(Kernel::gemm_nt, t, aq, d);
+        add.linear(Kernel::gemm_nt, t, aq, d);
         low(q, d, aq, true);
-        if (g > 0) add.gemm(Kernel::gemm_nt, t, g, d);
+        if (g > 0) add.linear(Kernel::gemm_nt, t, g, d);
         if (g > 0) low(k, d, g, true);
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
@@ -670,8 +711,8 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       if (m.qkv_bias && trained) add.elementwise(Kernel::bias_gradient, t, aq + 2 * g);
       for (const int64_t n : {aq, g, g}) {
         if (n == 0) continue;
-        add.gemm(Kernel::gemm_nn, t, d, n);
-        if (trained) add.gemm(Kernel::gemm_tn, n, d, t);
+        add.linear(Kernel::gemm_nn, t, d, n);
+        if (trained) add.linear(Kernel::gemm_tn, n, d, t);
       }
       low_qkv(false);
       if (norms_input) add.elementwise(Kernel::norm_backward, t, d);
@@ -681,19 +722,19 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(chunk, p.strategy.projection_tile);
       const int64_t t = add.rows();
       if (m.qk_norm) {
-        add.gemm(Kernel::gemm_nt, t, aq, d);
-        add.gemm(Kernel::gemm_nt, t, g, d);
+        add.linear(Kernel::gemm_nt, t, aq, d);
+        add.linear(Kernel::gemm_nt, t, g, d);
         add.elementwise(Kernel::norm_backward, t, aq + g);
       }
       if (rope) add.elementwise(Kernel::rope, t, aq + g);
       add.elementwise(Kernel::add, t, aq + 2 * g);
-      add.gemm(Kernel::gemm_nn, t, d, aq + 2 * g);
+      add.linear(Kernel::gemm_nn, t, d, aq + 2 * g);
       break;
     }
     case OpKind::qkv_backward_weight:
-      add.tiles(chunk, 0);
-      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, chunk, aq + 2 * g);
-      add.gemm(Kernel::gemm_tn, aq + 2 * g, d, chunk);
+      add.tiles(chunk, cast_projection);
+      if (m.qkv_bias) add.elementwise(Kernel::bias_gradient, add.rows(), aq + 2 * g);
+      add.linear(Kernel::gemm_tn, aq + 2 * g, d, add.rows());
       break;
     case OpKind::attention_forward:
     case OpKind::attention_backward:
@@ -705,7 +746,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::out_forward: {
       add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
-      add.gemm(Kernel::gemm_nt, t, d, a);
+      add.linear(Kernel::gemm_nt, t, d, a);
       low(out, a, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
@@ -715,12 +756,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.tiles(block, tiled_out ? p.strategy.projection_tile : 0);
       const int64_t t = add.rows();
       if (norms_output) {
-        add.gemm(Kernel::gemm_nt, t, d, a);
+        add.linear(Kernel::gemm_nt, t, d, a);
         low(out, a, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
-      if (trained) add.gemm(Kernel::gemm_tn, d, a, t);
-      add.gemm(Kernel::gemm_nn, t, a, d);
+      if (trained) add.linear(Kernel::gemm_tn, d, a, t);
+      add.linear(Kernel::gemm_nn, t, a, d);
       low(out, a, d, false);
       add.elementwise(Kernel::add, t, a);  // delta
       if (m.attention_out_bias && !shape.partial && trained) {
@@ -729,15 +770,15 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       break;
     }
     case OpKind::out_backward_input:
-      add.tiles(block, 0);
-      add.gemm(Kernel::gemm_nn, block, a, d);
-      add.elementwise(Kernel::add, block, a);  // delta
+      add.tiles(block, cast_projection);
+      add.linear(Kernel::gemm_nn, add.rows(), a, d);
+      add.elementwise(Kernel::add, add.rows(), a);  // delta
       break;
     case OpKind::out_backward_weight:
-      add.tiles(block, 0);
-      add.gemm(Kernel::gemm_tn, d, a, block);
+      add.tiles(block, cast_projection);
+      add.linear(Kernel::gemm_tn, d, a, add.rows());
       if (m.attention_out_bias && !shape.partial) {
-        add.elementwise(Kernel::bias_gradient, block, d);
+        add.elementwise(Kernel::bias_gradient, add.rows(), d);
       }
       break;
     case OpKind::mlp_forward: {
@@ -749,12 +790,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.given_inner) {
-        add.gemm(Kernel::gemm_nt, t, w, d);
+        add.linear(Kernel::gemm_nt, t, w, d);
         low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       add.elementwise(Kernel::activation_forward, t, f);
-      add.gemm(Kernel::gemm_nt, t, d, f);
+      add.linear(Kernel::gemm_nt, t, d, f);
       low(down, f, d, true);
       if (norms_output) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.partial) add.elementwise(Kernel::add, t, d);
@@ -769,20 +810,20 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       const int64_t t = add.rows();
       if (norms_input) add.elementwise(Kernel::norm_forward, t, d);
       if (!shape.saves_inner) {
-        add.gemm(Kernel::gemm_nt, t, w, d);
+        add.linear(Kernel::gemm_nt, t, w, d);
         low_up(true);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
       if (norms_output) {
-        add.gemm(Kernel::gemm_nt, t, d, f);
+        add.linear(Kernel::gemm_nt, t, d, f);
         low(down, f, d, true);
         add.elementwise(Kernel::norm_backward, t, d);
       }
-      add.gemm(Kernel::gemm_nn, t, f, d);
-      if (trained) add.gemm(Kernel::gemm_tn, d, f, t);
+      add.linear(Kernel::gemm_nn, t, f, d);
+      if (trained) add.linear(Kernel::gemm_tn, d, f, t);
       add.elementwise(Kernel::activation_backward, t, f);
-      add.gemm(Kernel::gemm_nn, t, d, w);
-      if (trained) add.gemm(Kernel::gemm_tn, w, d, t);
+      add.linear(Kernel::gemm_nn, t, d, w);
+      if (trained) add.linear(Kernel::gemm_tn, w, d, t);
       low(down, f, d, false);
       low_up(false);
       if (m.mlp_bias && trained)
@@ -798,12 +839,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       }
       const int64_t t = add.rows();
       if (!shape.saves_inner) {
-        add.gemm(Kernel::gemm_nt, t, w, d);
+        add.linear(Kernel::gemm_nt, t, w, d);
         if (m.mlp_bias) add.elementwise(Kernel::add, t, w);
       }
-      add.gemm(Kernel::gemm_nn, t, f, d);
+      add.linear(Kernel::gemm_nn, t, f, d);
       add.elementwise(Kernel::activation_backward, t, f);
-      add.gemm(Kernel::gemm_nn, t, d, w);
+      add.linear(Kernel::gemm_nn, t, d, w);
       break;
     }
     case OpKind::mlp_backward_weight:
@@ -812,10 +853,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
         experts(p, shape, add);
         break;
       }
-      add.tiles(block, 0);
-      add.gemm(Kernel::gemm_tn, d, f, block);
-      add.gemm(Kernel::gemm_tn, w, d, block);
-      if (m.mlp_bias) add.elementwise(Kernel::bias_gradient, block, w + (shape.partial ? 0 : d));
+      add.tiles(block, casts ? p.strategy.mlp_tile : 0);
+      add.linear(Kernel::gemm_tn, d, f, add.rows());
+      add.linear(Kernel::gemm_tn, w, d, add.rows());
+      if (m.mlp_bias)
+        add.elementwise(Kernel::bias_gradient, add.rows(), w + (shape.partial ? 0 : d));
       break;
     case OpKind::loss: {
       add.tiles(own, p.strategy.loss_tile);
@@ -908,6 +950,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::count:
       break;
   }
+  if (casts) add_casts(p, shape, add);
 }
 
 double flops_of(const Program& program, const OpShape& shape) {

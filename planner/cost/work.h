@@ -67,8 +67,15 @@ struct Primitive {
   double work;                  // FLOP, elements or bytes, by the kernel's unit
   double repeats = 1;           // number of runs (tiles); a partial tile counts as a fraction
   double batch = 1;             // products of this shape side by side, all in `work`
-  double speed = 1;             // multiple of the table's rate, for products in fewer bits
+  double speed = 1;             // multiple of that rate, of other software's products
+  /// The format that a product is computed in; another kernel with a format casts its operands.
+  ProductFormat format = ProductFormat::dtype;
 };
+
+/// Casts of operands of products below 16 bits.
+inline bool is_cast(const Primitive& primitive) {
+  return !is_product(primitive.kernel) && primitive.format != ProductFormat::dtype;
+}
 
 /// Appends the primitives of one op of `shape` to `out` (cleared first).
 void work_of(const Program& program, const OpShape& shape, std::vector<Primitive>& out);

@@ -5,11 +5,13 @@
 #include <optional>
 #include <vector>
 
+#include "models/tensor_slices.h"
 #include "models/training.h"
 #include "planner/evaluate/strategy_traits.h"
 #include "planner/evaluate/stream_load.h"
 #include "planner/program/expert_tiles.h"
 #include "planner/program/key_window.h"
+#include "planner/program/workspace.h"
 #include "planner/strategy/knobs.h"
 
 namespace longspan {
@@ -48,9 +50,10 @@ struct TileSeconds {
 
 // Values that depend on the knobs that change sizes (strategy/knobs.h).
 struct Table {
-  Program program;                 // without ops, for the cost model
-  std::optional<Seconds> seconds;  // made when time is first needed
-  TileBytes row{};                 // bytes of a tile's row
+  Program program;                  // without ops, for the cost model
+  std::optional<Seconds> seconds;   // made when time is first needed
+  TileBytes row{};                  // bytes of a tile's row, without copies of products' operands
+  std::optional<ModelSpec> narrow;  // the model with a rank's widths, if there are such copies
   std::vector<TileSeconds> projection, mlp, loss;
   std::vector<TileSeconds> experts;  // on several ranks: of a block (ExpertBlock)
 };
@@ -121,6 +124,8 @@ Table& Bounds::State::table_of(const Strategy& s) {
   t.program.microbatches = request.microbatches;
   Strategy tiled = s;
   tiled.projection_tile = tiled.mlp_tile = tiled.loss_tile = 1;
+  tiled.products = ProductFormat::dtype;
+  if (casts_operands(s)) t.narrow = narrow_model(request.model, t.program.lengths.tensor);
   t.row = tile_bytes(tensor_bytes(request.model, t.program.lengths, tiled, request.dtype,
                                   request.compute_capability),
                      s);
@@ -780,17 +785,25 @@ const TensorBytes& Bounds::tensors(const Strategy& strategy) {
 
 namespace {
 
-TileBytes workspaces_of(const StepRequest& request, const Strategy& s, const Lengths& lengths,
-                        const TileBytes& row) {
-  const int64_t experts = expert_bytes(request, s, lengths);
-  if (experts > 0) {
-    return {row.projection * tile_rows(s.projection_tile, lengths.own_chunk()), experts, experts,
-            row.loss * tile_rows(s.loss_tile, lengths.own_block())};
+TileBytes workspaces_of(const StepRequest& request, const Strategy& s, const Table& t) {
+  using enum OpKind;
+  const Lengths& lengths = t.program.lengths;
+  const int64_t block = tile_rows(s.mlp_tile, lengths.dense_block());
+  TileBytes all = {t.row.projection * tile_rows(s.projection_tile, lengths.own_chunk()),
+                   t.row.mlp_saved * block, t.row.mlp * block,
+                   t.row.loss * tile_rows(s.loss_tile, lengths.own_block())};
+  if (t.narrow) {
+    // The gradients of inputs alone have fewer copies, as schedules may split the backward.
+    const bool split = s.parallel.has_pipeline();
+    const OpKind mlp = s.forward_only ? mlp_forward : split ? mlp_backward_input : mlp_backward;
+    const OpKind qkv = s.forward_only ? qkv_forward : split ? qkv_backward_input : qkv_backward;
+    all.projection += copies_of(*t.narrow, lengths, s, qkv);
+    all.mlp_saved += copies_of(*t.narrow, lengths, s, mlp, true);
+    all.mlp += copies_of(*t.narrow, lengths, s, mlp, split);
   }
-  return {row.projection * tile_rows(s.projection_tile, lengths.own_chunk()),
-          row.mlp_saved * tile_rows(s.mlp_tile, lengths.dense_block()),
-          row.mlp * tile_rows(s.mlp_tile, lengths.dense_block()),
-          row.loss * tile_rows(s.loss_tile, lengths.own_block())};
+  const int64_t experts = expert_bytes(request, s, lengths);
+  if (experts > 0) all.mlp_saved = all.mlp = experts;
+  return all;
 }
 
 }  // namespace
@@ -838,7 +851,7 @@ Demand Bounds::demand(const Strategy& strategy, DemandOf rows) {
     demand.embed_backward = busy.embed_backward * microbatches;
   }
   add_bytes(state.request, strategy, t.program.lengths, t.program.bytes,
-            workspaces_of(state.request, strategy, t.program.lengths, t.row), demand);
+            workspaces_of(state.request, strategy, t), demand);
   return demand;
 }
 

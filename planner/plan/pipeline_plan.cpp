@@ -23,6 +23,12 @@ Schedule schedule_of(const Plan& plan) { return step_of(plan, RankMemory::summed
 std::string why_not_run(const Plan& plan) {
   const Strategy& s = plan.strategy;
   const Pipeline& pipeline = s.parallel.pipeline;
+  if (casts_operands(s)) {
+    return fmt::format(
+        "the engine does not compute products in {} yet; they are planned and "
+        "simulated",
+        name_of(s.products));
+  }
   if (!s.parallel.has_pipeline() || can_be_laid_out(step_request(plan), schedule_of(plan))) {
     return "";
   }

@@ -14,8 +14,8 @@ PipelineStep pipeline_step(const Plan& plan);
 /// The schedule of its pipeline. Throws as evaluate_pipeline().
 Schedule schedule_of(const Plan& plan);
 
-/// Why the engine does not run the lists of the plan's pipeline, as a sentence; empty if it does,
-/// or without a pipeline.
+/// Why the engine does not run the plan's products, or the lists of its pipeline, as a sentence;
+/// empty if it does.
 std::string why_not_run(const Plan& plan);
 
 /// The prediction of that step. Plan::predicted may come from an older cost model.

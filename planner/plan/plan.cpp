@@ -28,7 +28,7 @@ Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
   const auto batches = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
   // Devices on one processor share its peak.
-  const double peak = peak_flops(plan.hardware, plan.dtype) *
+  const double peak = peak_flops(plan.hardware, plan.dtype, plan.strategy.products) *
                       static_cast<double>(plan.hardware.devices()) /
                       static_cast<double>(devices_per_processor(plan.hardware));
   Prediction prediction;

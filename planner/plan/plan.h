@@ -27,7 +27,7 @@ inline constexpr int64_t kPlanVersion = 1;
 struct Prediction {
   double step_seconds = 0;
   double tokens_per_second = 0;                  // of all ranks together
-  double mfu = 0;                                // causal model FLOPs / (time * peak FLOP/s)
+  double mfu = 0;                                // causal model FLOPs / (time * peak_flops())
   std::array<int64_t, kTierCount> peak_bytes{};  // per tier, the largest arena of a rank
   bool operator==(const Prediction&) const = default;
 };

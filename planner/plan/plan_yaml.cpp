@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "hwprofiles/catalog.h"
 #include "models/catalog.h"
+#include "planner/cost/product_speed.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/schedule/io/pytorch_csv.h"
@@ -340,6 +341,8 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   yaml.finish();
 
   check_dtype(yaml, plan);
+  check_products(plan.hardware.device, plan.dtype, plan.strategy.products,
+                 origin + ": strategy: products");
   validate(plan.strategy, plan.model, plan.tokens(), origin + ": strategy");
   if (plan.strategy.parallel.expert > 1 && !plan.model.experts) {
     throw bad_input(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "planner/program/casts.h"
 #include "planner/program/workspace.h"
 
 namespace longspan {
@@ -59,6 +60,17 @@ ExpertTileBytes bytes_of_expert_tile(const ModelSpec& m, const Lengths& lengths,
   tile.experts_backward = bytes(rows, (parts + 2) * e.ffn * act);
   tile.shared_forward = bytes(tokens, (parts + 1) * e.shared_ffn * act);
   tile.shared_backward = bytes(tokens, (parts + 2) * e.shared_ffn * act);
+  // With copies of the products' operands below 16 bits.
+  const auto add_copies_of = [&](int64_t& workspace, OpKind kind, int64_t count) {
+    OpShape shape;
+    shape.kind = kind;
+    const Casts casts = casts_of(m, lengths, 1, s.products, shape, count);
+    workspace = checked_add(workspace, casts.bytes(), "rows of experts");
+  };
+  add_copies_of(tile.experts_forward, OpKind::experts_forward, rows);
+  add_copies_of(tile.experts_backward, OpKind::experts_backward, rows);
+  add_copies_of(tile.shared_forward, OpKind::shared_forward, tokens);
+  add_copies_of(tile.shared_backward, OpKind::shared_backward, tokens);
   return tile;
 }
 

@@ -6,6 +6,7 @@
 #include "models/adapters.h"
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
+#include "planner/program/casts.h"
 
 namespace longspan {
 namespace {
@@ -148,6 +149,50 @@ AdapterWidths adapter_widths(const ModelSpec& m) {
   return widths;
 }
 
+int64_t copies_of(const ModelSpec& m, const Lengths& lengths, const Strategy& s, OpKind kind,
+                  bool has_inner) {
+  using enum OpKind;
+  if (!casts_operands(s)) return 0;
+  const bool of_mlp = kind == mlp_forward || kind == mlp_backward || kind == mlp_backward_input ||
+                      kind == mlp_backward_weight;
+  const bool of_out = kind == out_forward || kind == out_backward || kind == out_backward_input ||
+                      kind == out_backward_weight;
+  const int64_t rows = of_mlp   ? tile_of(s.mlp_tile, lengths.dense_block())
+                       : of_out ? tile_of(s.projection_tile, lengths.dense_block())
+                                : tile_of(s.projection_tile, lengths.own_chunk());
+  OpShape shape;
+  shape.kind = kind;
+  shape.partial = lengths.tensor > 1;
+  shape.saves_inner = has_inner;
+  return casts_of(m, lengths, 1, s.products, shape, rows).bytes();
+}
+
+namespace {
+
+// Adds the copies of products' operands below 16 bits to the workspaces of ops that have them.
+void add_copies(const ModelSpec& m, const Lengths& lengths, const Strategy& s, Workspaces& ws) {
+  using enum OpKind;
+  const auto grow = [&](int64_t& workspace, std::initializer_list<OpKind> ops,
+                        bool has_inner = false) {
+    int64_t most = 0;
+    for (const OpKind kind : ops) most = std::max(most, copies_of(m, lengths, s, kind, has_inner));
+    workspace = checked_add(workspace, most, "workspace");
+  };
+  grow(ws.qkv_forward, {qkv_forward});
+  grow(ws.qkv_backward, {qkv_backward});
+  grow(ws.out, {out_forward, out_backward});
+  grow(ws.mlp_forward, {mlp_forward});
+  grow(ws.mlp_forward_saving, {mlp_forward});
+  grow(ws.mlp_backward, {mlp_backward});
+  grow(ws.mlp_backward_saved, {mlp_backward}, true);
+  if (m.latent || m.norms_outputs()) return;  // no split backward
+  grow(ws.qkv_backward_input, {qkv_backward_input, qkv_backward_weight});
+  grow(ws.mlp_backward_input, {mlp_backward_input});
+  grow(ws.mlp_backward_weight, {mlp_backward_weight});
+}
+
+}  // namespace
+
 Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy& s, DType dtype,
                       int64_t compute_capability) {
   const int64_t act = size_of(dtype);
@@ -239,6 +284,7 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
     ws.replicated =
         checked_add(4 * replicated[1], pieces(tensor, largest(replicated), 4), "workspace");
   }
+  if (casts_operands(s)) add_copies(m, lengths, s, ws);
   return ws;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "models/model_spec.h"
+#include "planner/program/op.h"
 #include "planner/program/tensor.h"
 
 namespace longspan {
@@ -56,7 +57,12 @@ struct Workspaces {
   int64_t scatter = 0;      // pieces of the other ranks' parts of a sum of activations
   int64_t replicated = 0;   // a layer's replicated gradients, and pieces of other ranks'
 };
-/// `model`: with a rank's share of the layers' widths.
+/// The copies of products' operands below 16 bits (casts.h) that an op of this kind holds, in its
+/// workspace. Not for ops of experts on several ranks (expert_tiles.h). `has_inner`: an MLP's
+/// backward is given the pre-activation. `model`: with a rank's share of the layers' widths.
+int64_t copies_of(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
+                  OpKind kind, bool has_inner = false);
+/// `model`: likewise.
 Workspaces workspaces(const ModelSpec& model, const Lengths& lengths, const Strategy& strategy,
                       DType dtype, int64_t compute_capability);
 

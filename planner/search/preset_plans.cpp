@@ -85,6 +85,7 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy = make_preset(preset_, model_, sequence, chunk, layout_);
   c.strategy.deterministic = options_.deterministic;
   c.strategy.moments = options_.moments;
+  c.strategy.products = options_.products;
   c.strategy.early_update = options_.early_update;
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;
@@ -199,6 +200,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
   }
   // No layout of the preset suits the length: validate() throws the reason.
   Strategy probe = make_preset(preset_, model_, sequence, options_.chunk_tokens, layout_);
+  probe.products = options_.products;
   validate(probe, model_, sequence, preset_);
   throw bad_input("{}: {} tokens do not divide among {} ranks", preset_, sequence, layout_.ranks());
 }

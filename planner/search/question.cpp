@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
+#include "planner/cost/product_speed.h"
 #include "planner/program/layer_kinds.h"
 #include "planner/search/meshes.h"
 #include "planner/strategy/validity.h"
@@ -49,6 +50,14 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   space.moments = options.moments;
   space.masters = options.masters;
   space.optimizer = options.optimizer;
+  check_products(hw.device, default_dtype(hw), options.products, "--products");
+  Strategy plain;
+  plain.products = options.products;
+  plain.chunk_tokens = plain.block_tokens = format_row(options.products).multiple;
+  if (const std::optional<OddWidth> odd = odd_width(plain, model)) {
+    throw bad_input("--products: {}: {}", model.name, describe(*odd, options.products));
+  }
+  space.products = options.products;
   space.early_update = options.early_update;
   space.forward_only = options.forward_only;
   space.has_files = capacities(hw)[kNvmeTier] > 0;

@@ -68,6 +68,7 @@ struct QuestionOptions {
   MomentFormat moments = MomentFormat::float32;  // likewise
   MasterFormat masters = MasterFormat::float32;  // likewise
   std::optional<OptimizerPlace> optimizer;       // likewise; none: search
+  ProductFormat products = ProductFormat::dtype;
   bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline
   bool forward_only = false;  // the forward alone (for_forward()), without a pipeline
   ParallelChoice parallel;

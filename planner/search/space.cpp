@@ -408,6 +408,7 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     s.optimizer = options.optimizer->tier;
     s.optimizer_fraction = options.optimizer->fraction;
   }
+  s.products = options.products;
   s.early_update = options.early_update;
   if (options.forward_only) s = for_forward(std::move(s));
   return c;

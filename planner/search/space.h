@@ -37,6 +37,7 @@ struct SpaceOptions {
   MomentFormat moments = MomentFormat::float32;
   MasterFormat masters = MasterFormat::float32;
   std::optional<OptimizerPlace> optimizer;  ///< none: search
+  ProductFormat products = ProductFormat::dtype;
   bool early_update = false;
   bool forward_only = false;
   bool has_files = false;           ///< the hardware has storage

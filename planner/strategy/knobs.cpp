@@ -36,6 +36,7 @@ constexpr std::span<const std::string_view> words_of() {
   if (std::is_same_v<T, BackwardOrder>) return kOrderNames;
   if (std::is_same_v<T, MomentFormat>) return kMomentFormatNames;
   if (std::is_same_v<T, MasterFormat>) return kMasterFormatNames;
+  if (std::is_same_v<T, ProductFormat>) return kProductFormatNames;
   if (std::is_same_v<T, bool>) return kFlagNames;
   return {};
 }
@@ -252,6 +253,15 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .most = static_cast<int64_t>(MasterFormat::bfloat16),
      .optional = true,
      .changes_list = true,
+     .changes_sizes = true,
+     .matters = [](const Strategy&, int64_t) { return false; }},
+    // It changes the numbers. Below 16 bits every op with products has a workspace.
+    {.key = "products",
+     .at = at<&Strategy::products>,
+     .most = static_cast<int64_t>(ProductFormat::nvfp4),
+     .optional = true,
+     .changes_list = true,
+     .list_part = [](const Strategy& s) { return int64_t{casts_operands(s)}; },
      .changes_sizes = true,
      .matters = [](const Strategy&, int64_t) { return false; }},
     {.key = "forward_only",

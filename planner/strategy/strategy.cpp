@@ -12,6 +12,9 @@ std::string_view name_of(MomentFormat format) {
 std::string_view name_of(MasterFormat format) {
   return kMasterFormatNames[static_cast<int>(format)];
 }
+std::string_view name_of(ProductFormat format) {
+  return kProductFormatNames[static_cast<int>(format)];
+}
 std::string_view name_of(BackwardOrder order) { return kOrderNames[static_cast<int>(order)]; }
 
 bool recomputes(const Strategy& s) {

@@ -53,6 +53,11 @@ inline constexpr std::string_view kMomentFormatNames[] = {"float32", "bfloat16",
 /// there is no float32 copy. A program in float32 has no other.
 enum class MasterFormat : uint8_t { float32, bfloat16 };
 inline constexpr std::string_view kMasterFormatNames[] = {"float32", "bfloat16"};
+/// The format in which the products of layers' projections are computed
+/// (planner/strategy/product_format.h); `dtype`: that of activations.
+enum class ProductFormat : uint8_t { dtype, fp8, fp8_blockwise, mxfp8, nvfp4 };
+inline constexpr std::string_view kProductFormatNames[] = {"dtype", "fp8", "fp8-blockwise", "mxfp8",
+                                                           "nvfp4"};
 
 struct Strategy {
   std::string preset = "custom";  // its origin; informational
@@ -95,6 +100,7 @@ struct Strategy {
 
   MomentFormat moments = MomentFormat::float32;
   MasterFormat masters = MasterFormat::float32;
+  ProductFormat products = ProductFormat::dtype;
 
   ParallelLayout parallel;  // the mesh of ranks
 
@@ -124,6 +130,10 @@ inline Tier optimizer_tier(const Strategy& s, ParameterUnit::Kind kind, int64_t 
                                            : before < updated_on_device(s, layers);
   return on_device ? Tier::device : s.optimizer;
 }
+std::string_view name_of(ProductFormat);
+
+/// Whether operands of products are cast below 16 bits.
+inline bool casts_operands(const Strategy& s) { return s.products != ProductFormat::dtype; }
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);

@@ -13,6 +13,7 @@
 #include "models/training.h"
 #include "planner/schedule/registry.h"
 #include "planner/strategy/knobs.h"
+#include "planner/strategy/product_format.h"
 
 namespace longspan {
 namespace {
@@ -340,6 +341,15 @@ constexpr auto kChecks = std::to_array<Check>({
            fmt::format("the norms of q and k of {} are over all heads, and a rank has some",
                        q.model.name),
            "set tensor to 1, and shard the sequence with ulysses or ring"};
+     }},
+    {Rule::divisibility, "products",
+     [](const Question& q) { return !casts_operands(q.s) || !odd_width(q.s, q.model); },
+     [](const Question& q) {
+       const OddWidth odd = *odd_width(q.s, q.model);
+       return Words{describe(odd, q.s.products),
+                    odd.parts == 1
+                        ? "set products to dtype"
+                        : fmt::format("set a smaller {}, or products to dtype", odd.knob)};
      }},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {

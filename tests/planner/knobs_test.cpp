@@ -113,10 +113,10 @@ TEST_CASE("every field has a row") {
                                 window, order, deterministic, early_update, forward_only,
                                 layer_input, qkv, attention_out, mlp_input, mlp_inner, projection,
                                 mlp, loss, parameters, gradients, optimizer, fraction, moments,
-                                masters, parallel] = s;
+                                masters, products, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, expert, capacity,
                                 imbalance, pipeline] = parallel;
-  CHECK(knob_rows().size() == 24 + 9);
+  CHECK(knob_rows().size() == 25 + 9);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;

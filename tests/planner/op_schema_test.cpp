@@ -15,6 +15,7 @@
 #include "planner/pipeline/rank_program.h"
 #include "planner/program/op_table.h"
 #include "planner/schedule/registry.h"
+#include "planner/strategy/product_format.h"
 #include "tests/planner/random_plan.h"
 #include "tests/planner/random_strategy.h"
 
@@ -83,9 +84,10 @@ StepRequest spread_request(uint64_t seed) {
   m.activation = Activation::swiglu;
   m.norm_placement = NormPlacement::input;
   m.mlp_bias = false;
-  m.experts = Experts{.count = 8, .active = 3, .ffn = 16};
-  if (seed % 2 == 0) m.experts->shared_ffn = 16;
   Strategy& s = request.strategy;
+  const int64_t width = casts_operands(s) ? 2 * format_row(s.products).multiple : 16;
+  m.experts = Experts{.count = 8, .active = 3, .ffn = width};
+  if (seed % 2 == 0) m.experts->shared_ffn = width;
   s.parallel.data = 2 + static_cast<int64_t>(seed % 2) * 2;
   s.parallel.expert = 2;
   s.parallel.zero = s.parameters == Tier::device ? static_cast<int64_t>(seed / 2 % 4) : 3;

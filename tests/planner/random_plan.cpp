@@ -76,6 +76,12 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
     }
     plan.request.model.documents = Documents(counts);
   }
+  std::mt19937_64 of_products(seed + 3);
+  if (of_products() % 3 == 0) {
+    Strategy narrow = plan.request.strategy;
+    narrow.products = static_cast<ProductFormat>(1 + of_products() % 4);
+    if (is_valid(narrow, plan.request.model, plan.request.sequence)) plan.request.strategy = narrow;
+  }
   return plan;
 }
 

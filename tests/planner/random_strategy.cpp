@@ -3,8 +3,10 @@
 #include <map>
 #include <random>
 
+#include "base/units.h"
 #include "models/adapters.h"
 #include "models/training.h"
+#include "planner/strategy/product_format.h"
 
 namespace longspan::testing {
 
@@ -23,6 +25,31 @@ void add_features(uint64_t seed, StepRequest& request) {
   m.norm_placement = static_cast<NormPlacement>(pick(3));
   if (pick(3) == 0) m.embedding_scale = 3;
   if (m.qk_norm && request.strategy.head_groups == 1) m.qk_norm_of_token = pick(2) == 0;
+}
+
+}  // namespace
+
+namespace {
+
+// Products below 16 bits, with widths and numbers of tokens that they divide.
+void cast_products(uint64_t seed, StepRequest& request) {
+  Strategy& s = request.strategy;
+  ModelSpec& m = request.model;
+  s.products = static_cast<ProductFormat>(1 + seed % 4);
+  const int64_t multiple = format_row(s.products).multiple;
+  // Also of each of two ranks that share a layer.
+  for (int64_t* width : {&m.hidden, &m.head_dim}) *width = round_up(*width, multiple);
+  m.ffn = round_up(m.ffn, 2 * multiple);
+  if (m.rotary_share < 1) m.rotary_share = 2.0 / static_cast<double>(m.head_dim);
+  if (m.experts) {
+    for (int64_t* width : {&m.experts->ffn, &m.experts->shared_ffn}) {
+      *width = round_up(*width, 2 * multiple);
+    }
+  }
+  const int64_t factor = multiple / 4;
+  for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens, &m.window}) {
+    *tokens *= factor;
+  }
 }
 
 }  // namespace
@@ -126,6 +153,7 @@ StepRequest random_request(uint64_t seed) {
     m = with_adapters(m, adapters);
     m.nf4 = seed % 2 == 0;
   }
+  if (seed % 7 == 2) cast_products(seed, request);
   if (seed % 7 == 6) {
     m.micro_batch = 2 + pick(3);
     for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) {
@@ -178,6 +206,11 @@ StepRequest with_latent_attention(StepRequest request, uint64_t seed) {
   m.latent =
       LatentAttention{pick(2) * 8 * (1 + pick(4)), 8 * (1 + pick(4)), rotated, 2 * (1 + pick(8))};
   Strategy& s = request.strategy;
+  if (casts_operands(s)) {
+    const int64_t width = format_row(s.products).multiple;
+    m.head_dim = 2 * width;
+    m.latent = LatentAttention{m.latent->query_rank > 0 ? width : 0, width, width, width};
+  }
   while (!heads_divide_into(m, s.parallel.ulysses, s.head_groups)) --s.head_groups;
   return request;
 }
@@ -224,8 +257,9 @@ StepRequest in_runs(StepRequest request) {
   m.micro_batch = 1;
   whole(m);
   const bool experts = m.experts.has_value();
+  const int64_t narrow = casts_operands(s) ? format_row(s.products).multiple : 8;
   m.runs = {{1, true, m.ffn, 1},
-            {1, false, 8, 0.5, 0, experts},
+            {1, false, narrow, 0.5, 0, experts},
             {3, true, m.ffn, 0.5, 0, experts},
             {1, true, m.ffn, 1}};
   return request;

@@ -61,6 +61,13 @@ std::vector<Case> cases() {
     });
   };
   return {
+      {divisibility, "products",
+       "mxfp8 needs multiples of 32, and the width of keys of each of 6 tensor parts is 16; set a "
+       "smaller tensor, or products to dtype",
+       changed([](Strategy& s) {
+         s.parallel.tensor = 6;
+         s.products = ProductFormat::mxfp8;
+       })},
       {range, "chunk_tokens", "expected tokens >= 1, got 0",
        changed([](Strategy& s) { s.chunk_tokens = 0; })},
       {divisibility, "chunk_tokens", "7 does not divide the sequence of 960 tokens; try 6 or 8",

@@ -167,8 +167,10 @@ Projections StepLowering::project_chunk(int layer, int chunk, BufferId x, bool n
   OpShape op = shape(OpKind::qkv_forward);
   op.normed = normed;
   op.queries_only = queries_only;
-  // Latent attention has its narrow vectors there, an adapter its product.
-  const bool needs_none = normed && !program_.model.latent && !adapts(layer, kQkv);
+  // Latent attention has its narrow vectors there, an adapter its product, and products below 16
+  // bits the copies of their operands.
+  const bool needs_none =
+      normed && !program_.model.latent && !adapts(layer, kQkv) && !casts_operands(s_);
   const BufferId workspace = needs_none ? -1 : device(Tensor::ws_qkv_forward, layer, chunk);
   builder_.compute(op, layer, chunk,
                    {in(parameters(unit_of_layer(layer))), in(x), out(own.q), out(own.k), out(own.v),

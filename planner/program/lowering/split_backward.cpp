@@ -49,9 +49,11 @@ void StepLowering::project_out_backward_input(int layer, int block, BackwardBloc
   const bool tensor = is_tensor_parallel();
   const BufferId all = tensor ? gather(layer, block, b.dx, Tensor::dx, Tensor::dx_all) : b.dx;
   b.out.d_o = device(Tensor::d_o, layer, block);
-  builder_.compute(
-      shape(OpKind::out_backward_input), layer, block,
-      {in(parameters(unit_of_layer(layer))), in(all), in(o), out(b.out.d_o), out(b.out.delta)});
+  const BufferId workspace = output_workspace(layer, block);
+  builder_.compute(shape(OpKind::out_backward_input), layer, block,
+                   {in(parameters(unit_of_layer(layer))), in(all), in(o), out(b.out.d_o),
+                    out(b.out.delta), out(workspace)});
+  if (workspace >= 0) builder_.release(workspace);
   if (tensor) builder_.release(all);
   Parked& saved_o = saved_[layer].o[block];
   if (saved_o.empty()) saved_o.device = o;
@@ -131,12 +133,13 @@ void StepLowering::block_backward_weight(int layer, int block) {
     op.partial = tensor;
     if (tensor) bias_gradient(layer, block, next.own, true);
     const bool routes = has_experts(layer);
-    const BufferId workspace = routes ? device(Tensor::ws_mlp_backward_weight, layer, block) : -1;
+    const BufferId workspace =
+        routes || casts_operands(s_) ? device(Tensor::ws_mlp_backward_weight, layer, block) : -1;
     builder_.compute(op, layer, block,
                      {in(h_mlp.all), in(next.all), in(inner), in(act), inout(grads),
                       routes ? in(parameters(unit_of_layer(layer))) : Operand{},
                       expert_gradients(layer), out(workspace)});
-    if (routes) builder_.release(workspace);
+    if (workspace >= 0) builder_.release(workspace);
     leave(kept.next[block], next);
     leave(kept.h_mlp[block], h_mlp);
     drop_fetched(kept.inner[block], inner);
@@ -149,7 +152,9 @@ void StepLowering::block_backward_weight(int layer, int block) {
   OpShape op = shape(OpKind::out_backward_weight);
   op.partial = tensor;
   if (tensor) bias_gradient(layer, block, dy.own, false);
-  builder_.compute(op, layer, block, {in(dy.all), in(o), inout(grads)});
+  const BufferId of_out = output_workspace(layer, block);
+  builder_.compute(op, layer, block, {in(dy.all), in(o), inout(grads), out(of_out)});
+  if (of_out >= 0) builder_.release(of_out);
   leave(kept.dy[block], dy);
   drop_fetched(kept.o[block], o);
 
@@ -157,8 +162,11 @@ void StepLowering::block_backward_weight(int layer, int block) {
   for (int chunk = (block + 1) * chunks_per_block_ - 1; chunk >= block * chunks_per_block_;
        --chunk) {
     const BufferId dqkv = builder_.fetch(kept.dqkv[chunk]);
+    const BufferId copies =
+        casts_operands(s_) ? device(Tensor::ws_qkv_backward_input, layer, chunk) : -1;
     builder_.compute(shape(OpKind::qkv_backward_weight), layer, chunk,
-                     {in(h.all), in(dqkv), inout(grads)});
+                     {in(h.all), in(dqkv), inout(grads), out(copies)});
+    if (copies >= 0) builder_.release(copies);
     drop_fetched(kept.dqkv[chunk], dqkv);
   }
   leave(kept.h[block], h);

@@ -119,8 +119,9 @@ void StepLowering::project_out(int layer, int block, BufferId x, BufferId o, Buf
 }
 
 BufferId StepLowering::output_workspace(int layer, int block) {
-  const bool needed =
+  const bool tiled =
       (program_.model.norms_outputs() || adapts(layer, kOut)) && !is_tensor_parallel();
+  const bool needed = tiled || casts_operands(s_);
   return needed ? device(Tensor::ws_out, layer, block) : -1;
 }
 
@@ -129,7 +130,9 @@ BufferId StepLowering::project_part(int layer, int block, BufferId o) {
   OpShape op = shape(OpKind::out_forward);
   op.partial = true;
   const BufferId part = device(Tensor::part, layer, block);
-  builder_.compute(op, layer, block, {in(weights), {}, in(o), out(part)});
+  const BufferId workspace = output_workspace(layer, block);
+  builder_.compute(op, layer, block, {in(weights), {}, in(o), out(part), out(workspace)});
+  if (workspace >= 0) builder_.release(workspace);
   return part;
 }
 
