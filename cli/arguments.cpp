@@ -209,6 +209,7 @@ template Option Verb::add_option(const std::string&, int64_t&, const std::string
 template Option Verb::add_option(const std::string&, uint64_t&, const std::string&);
 template Option Verb::add_option(const std::string&, double&, const std::string&);
 template Option Verb::add_option(const std::string&, std::optional<int64_t>&, const std::string&);
+template Option Verb::add_option(const std::string&, std::optional<double>&, const std::string&);
 template Option Verb::add_option(const std::string&, std::optional<std::string>&,
                                  const std::string&);
 

@@ -1,8 +1,9 @@
-// Flags of `plan` and `max-seq` that say which parts of the model are trained.
+// Flags of `plan` and `max-seq` that say which parts of the model are trained, and to what end.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cli/verbs.h"
@@ -17,6 +18,7 @@ struct TrainingFlags {
   double lora_alpha = 0;     // 0: twice the rank
   std::string lora_targets;  // empty: all
   bool nf4 = false;
+  std::optional<double> auxiliary_loss;  // else the model's
 
   void add_to(Verb& verb);
   /// The first flag that is given, or null.

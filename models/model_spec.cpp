@@ -125,6 +125,10 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
     return ModelProblem{"experts.auxiliary_loss",
                         fmt::format("expected a finite number >= 0, got {}", e.auxiliary_loss)};
   }
+  if (e.auxiliary_loss > 0 && e.scores == Experts::Scores::sigmoid) {
+    return ModelProblem{"experts.auxiliary_loss",
+                        "only for scores by softmax, of which it takes the mean; remove it"};
+  }
   return check_positive({"experts.scale", e.scale});
 }
 
@@ -401,10 +405,8 @@ int64_t active_parameter_count(const ModelSpec& model) {
 }
 
 void refuse_unplanned(const ModelSpec& model) {
-  const Experts e = model.experts.value_or(Experts{});
   const std::pair<bool, const char*> features[] = {
       {model.next_token_layers > 0, "layers that predict further tokens"},
-      {e.auxiliary_loss > 0, "the auxiliary loss of experts"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

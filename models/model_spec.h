@@ -81,8 +81,10 @@ struct Experts {
   bool selection_bias = false;  // a bias, which is not trained, counts in the choice alone
   /// Experts are in `groups` groups, and a token's are in `active_groups` of them (DeepSeek-V3).
   int64_t groups = 1, active_groups = 1;
-  /// Factor of the loss that balances the load (load_balancing_loss_func of Transformers). It
-  /// depends on the routing of all tokens in all layers.
+  /// Factor of the loss that balances the load (load_balancing_loss_func of Transformers), which is
+  /// added to that of the tokens. For a microbatch it is E times the sum over experts of f P, where
+  /// f are the tokens that chose the expert, and P the sum of its probabilities, both divided by
+  /// the tokens, in all layers with experts together. 0: there is none. Only with softmax.
   double auxiliary_loss = 0;
   Format format = Format::qwen;
   bool operator==(const Experts&) const = default;
@@ -218,6 +220,11 @@ struct ModelSpec {
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };
+
+/// Whether experts have an auxiliary loss.
+inline bool has_auxiliary_loss(const ModelSpec& model) {
+  return model.experts && model.experts->auxiliary_loss > 0;
+}
 
 /// Throws bad_input, naming `origin` and the field, unless the spec can be trained: every count > 0
 /// and < 2^40 (layers <= 2048, heads <= 4096, hidden and head_dim <= 2^24, ffn <= 2^32, vocab <=

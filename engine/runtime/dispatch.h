@@ -15,6 +15,7 @@
 
 #include "engine/runtime/backend.h"
 #include "engine/runtime/bound_op.h"
+#include "engine/runtime/expert_load.h"
 #include "engine/runtime/heads.h"
 #include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
@@ -109,6 +110,9 @@ void fill_documents(const Program& program, const Op& op, int32_t* begins,
 inline double loss_scale(const Program& program, const StepContext& context) {
   return context.loss_scale > 0 ? context.loss_scale : loss_scale(program);
 }
+
+/// The terms of the auxiliary loss on this rank.
+BalanceTerms balance_terms(const Program& program, const Experts& experts);
 
 /// Passes a microbatch's log-probabilities on, in runs of neighbouring tokens.
 void report_log_probs(const Program& program, const Op& op, const float* values,
@@ -221,7 +225,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
                          shape.partial, shape.given_inner, b.whole<E>("experts"),
-                         AdapterMemory<E>{b.whole<E>("adapters")});
+                         AdapterMemory<E>{b.whole<E>("adapters")}, b.whole<double>("load"));
       return true;
     }
     case OpKind::route: {
@@ -229,7 +233,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const E* dx = b.has("dx") ? b.whole<E>("dx") + first_of_tile() : nullptr;
       blocks.route(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(), tokens_of_tile(),
                    b.whole<std::byte>("routing"), b.whole<E>("rows"), dx, b.whole<E>("gradients"),
-                   b.whole<F>("weights"));
+                   b.whole<F>("weights"), b.whole<double>("load"));
       return true;
     }
     case OpKind::shared_forward: {
@@ -270,16 +274,22 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::combine_backward: {
       const BoundOp<OpKind::combine_backward> b(p, op, pointers);
-      blocks.combine_backward(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(),
-                              b.whole<std::byte>("routing"), b.whole<E>("rows"),
-                              b.whole<F>("weights"), tokens_of_tile(), shape.first,
-                              b.whole<E>("dh") + first_of_tile(), b.whole<F>("grads"));
+      blocks.combine_backward(
+          b.whole<E>("params"), b.whole<E>("h") + first_of_tile(), b.whole<std::byte>("routing"),
+          b.whole<E>("rows"), b.whole<F>("weights"), tokens_of_tile(), shape.first,
+          b.whole<E>("dh") + first_of_tile(), b.whole<F>("grads"), b.whole<double>("load"));
       return true;
     }
     case OpKind::residual_forward: {
       const BoundOp<OpKind::residual_forward> b(p, op, pointers);
       blocks.residual_forward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"),
                               b.whole<E>("sum"), own, b.whole<E>("y"));
+      return true;
+    }
+    case OpKind::balance: {
+      const BoundOp<OpKind::balance> b(p, op, pointers);
+      blocks.balance(balance_terms(p, *model.experts), b.whole<double>("load"),
+                     b.whole<double>("loss"));
       return true;
     }
     case OpKind::loss: {
@@ -343,7 +353,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
                           b.whole<E>("workspace"), shape.partial, b.whole<E>("experts"),
                           b.whole<F>("expert_grads"),
-                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")},
+                          b.whole<double>("load"));
       return true;
     }
     case OpKind::mlp_backward_input: {

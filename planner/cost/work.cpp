@@ -226,6 +226,10 @@ struct ExpertsWork {
     add.gemm(Kernel::gemm_nt, t, e.count, d);
     add.moved(2 * t * e.count, 4);
   }
+  // An auxiliary loss reads the scores once more.
+  void count_load() const {
+    if (e.auxiliary_loss > 0) add.moved(t * e.count, 4);
+  }
   void up() const {
     permute();
     add.grouped(Kernel::gemm_nt, e.count, rows(), parts * f, d);
@@ -283,6 +287,7 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
   if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
   work.route();
   if (shape.kind == OpKind::mlp_forward) {
+    work.count_load();
     work.up();
     work.activation(Kernel::activation_forward);
     work.down();
@@ -528,6 +533,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::route: {
       const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
       work.route();
+      if (!shape.with_gradients) work.count_load();
       for (int i = 0; i < (shape.with_gradients ? 2 : 1); ++i) work.permute();
       break;
     }
@@ -557,6 +563,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.gemm(Kernel::gemm_nn, work.t, work.d, work.e.count);
       break;
     }
+    case OpKind::balance:
+      add.tiles(m.experts->count, 0);
+      add.elementwise(Kernel::add, m.experts->count, 1);
+      break;
     case OpKind::ring_shift: {
       // Values follow keys in the list of tensors.
       const auto values = static_cast<Tensor>(static_cast<int>(shape.tensor) + 1);

@@ -472,6 +472,14 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                        q.pipeline().schedule, q.model.name),
            "use another schedule, such as seq1f1b"};
      }},
+    {Rule::combination, "pipeline.stages",
+     [](const Question& q) { return !has_auxiliary_loss(q.model); },
+     [](const Question& q) {
+       return Words{fmt::format("the auxiliary loss of the experts of {} is of the load of all "
+                                "layers, which stages do not exchange",
+                                q.model.name),
+                    "set stages to 1, or train without it (--auxiliary-loss 0)"};
+     }},
     {Rule::schedule, "pipeline.virtual_stages",
      [](const Question& q) { return takes_virtual_stages(*q.family, q.pipeline().virtual_stages); },
      [](const Question& q) {

@@ -516,6 +516,13 @@ StepCase random_case(uint64_t seed) {
   return random_case_of({small_gpt(), small_llama(), small_qwen()}, seed);
 }
 
+ModelSpec balanced(ModelSpec model) {
+  if (!model.experts || model.experts->scores == Experts::Scores::sigmoid) return model;
+  model.name += ", balanced";
+  model.experts->auxiliary_loss = 0.7;
+  return model;
+}
+
 StepCase random_case_with_experts(uint64_t seed) {
   return random_case_of({small_mixtral(), small_qwen_experts(), small_glm(), small_gpt_oss()},
                         seed);

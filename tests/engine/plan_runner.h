@@ -106,4 +106,7 @@ StepCase random_case(uint64_t seed);
 /// The same of a model with experts.
 StepCase random_case_with_experts(uint64_t seed);
 
+/// Gives experts an auxiliary loss, unless they cannot have one; its share of the loss is large.
+ModelSpec balanced(ModelSpec model);
+
 }  // namespace longspan::testing

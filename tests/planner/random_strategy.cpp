@@ -206,6 +206,12 @@ StepRequest in_documents(StepRequest request, uint64_t seed) {
   return request;
 }
 
+StepRequest balanced(StepRequest request) {
+  std::optional<Experts>& experts = request.model.experts;
+  if (experts && experts->scores != Experts::Scores::sigmoid) experts->auxiliary_loss = 0.01;
+  return request;
+}
+
 StepRequest in_runs(StepRequest request) {
   ModelSpec& m = request.model;
   Strategy& s = request.strategy;

@@ -230,13 +230,15 @@ class Model {
     last_ = std::move(x);
     normed_ = normalize(norm(), last_, final_norm_, final_norm_bias_);
     logits_ = linear(normed_, output_, {}, rows_, m_.hidden, m_.vocab);
-    return cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
+    const double loss = cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
+    return balances() ? loss + auxiliary_loss(*m_.experts, load_) : loss;
   }
 
   /// REQUIRES: forward() ran.
   void backward() {
     Matrix dlogits;
     cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, &dlogits);
+    if (balances()) auxiliary_ = auxiliary_gradients(*m_.experts, load_);
     Matrix dnormed(normed_.size());
     linear_backward(normed_, output_, {}, dlogits, dnormed, rows_, m_.hidden, m_.vocab);
     Matrix dx(last_.size());
@@ -248,6 +250,7 @@ class Model {
   }
 
  private:
+  bool balances() const { return load_.tokens > 0 && m_.experts->auxiliary_loss > 0; }
   void check(const std::vector<std::vector<double>>& parameters) const {
     const std::vector<ParameterUnit> units = parameter_units(m_);
     bool fits = units.size() == parameters.size();
@@ -360,7 +363,7 @@ class Model {
 
     s.normed2 = normed(s.middle, p.norm2, p.norm2_bias);
     if (p.has_experts) {
-      Matrix output = experts(m_, p.experts, s.normed2, rows);
+      Matrix output = experts(m_, p.experts, s.normed2, rows, load_);
       for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
       values_.push_back(std::move(s));
       return output;
@@ -438,7 +441,7 @@ class Model {
     Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
     Matrix dnormed2(s.normed2.size());
     if (p.has_experts) {
-      experts_backward(m_, p.experts, s.normed2, doutput, dnormed2, rows);
+      experts_backward(m_, p.experts, s.normed2, doutput, auxiliary_, dnormed2, rows);
     } else {
       mlp_backward(p, s, doutput, dnormed2);
     }
@@ -479,6 +482,8 @@ class Model {
   std::vector<LayerParameters> layers_;
   std::vector<LayerValues> values_;
   Matrix last_, normed_, logits_;
+  Load load_;
+  Matrix auxiliary_;
 };
 
 }  // namespace
