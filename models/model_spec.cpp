@@ -132,6 +132,28 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
   return check_positive({"experts.scale", e.scale});
 }
 
+// What layers attend within, of a model and of its runs.
+std::optional<ModelProblem> find_span_problem(const ModelSpec& model) {
+  for (const LayerRun& run : layer_runs(model)) {
+    const char* field = model.uniform() ? "span" : "runs.span";
+    if (run.span < 0 || run.span > kMaxCount) {
+      return ModelProblem{
+          field, fmt::format("expected a whole number up to {}, got {}", kMaxCount, run.span)};
+    }
+    if (run.span == 0) continue;
+    if (run.window > 0) return ModelProblem{field, "these layers have a window; remove one"};
+    if (!model.documents.empty()) {
+      return ModelProblem{field,
+                          "documents begin within spans, which is not supported; leave the "
+                          "documents out"};
+    }
+    if (!model.works_on_all_tokens()) {
+      return ModelProblem{field, "only where all layers work on all tokens; remove it"};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
   if (model.window < 0 || model.window > kMaxCount) {
     return ModelProblem{
@@ -328,6 +350,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (auto problem = find_latent_problem(model)) return problem;
   if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
+  if (auto problem = find_span_problem(model)) return problem;
   if (auto problem = find_training_problem(model)) return problem;
   if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
   if (model.norm_offset && model.norm != Norm::rmsnorm) {

@@ -138,6 +138,7 @@ struct LayerRun {
   bool experts = false;  // the model's, in place of the MLP
   LayerPositions positions = LayerPositions::model;
   LayerBackward backward = LayerBackward::weights;
+  int64_t span = 0;  // as ModelSpec::span
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
   bool like(LayerRun other) const {
@@ -174,6 +175,8 @@ struct ModelSpec {
   double rotary_share = 1;       // the share of D that RoPE rotates, the first elements of a head
   double local_rope_theta = 0;   // for LayerPositions::local
   int64_t window = 0;            // keys that a query sees, with its own; 0: all up to its own
+  int64_t span = 0;              // queries see keys of their own span alone: of the aligned ones
+                                 // of this many tokens (Llama 4's chunks); 0: all are one
   Documents documents;           // that a sequence is packed with; none: it is one
   bool attention_sinks = false;  // each head has a learned score that joins its softmax (gpt-oss)
   std::optional<LatentAttention> latent;
@@ -215,8 +218,8 @@ struct ModelSpec {
   }
   /// The width of what an MLP's first matrices give: mlp_width(), or twice that if it is gated.
   int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
-  /// Documents::most_keys() through the model's window.
-  int64_t most_keys() const { return documents.most_keys(window); }
+  /// Documents::most_keys() through the model's window, or those of a span.
+  int64_t most_keys() const { return span > 0 ? span : documents.most_keys(window); }
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };
@@ -347,6 +350,8 @@ ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = t
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at
 /// most `window` keys (0: all).
 double causal_pairs(int64_t sequence, int64_t window = 0);
+/// The same of layers that attend within spans.
+double pairs_in_spans(int64_t sequence, int64_t span);
 
 /// The model for this sequence length: a learned position table that is shorter is extended (models
 /// with RoPE are returned unchanged).

@@ -22,6 +22,7 @@
 #include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "planner/program/expert_tiles.h"
+#include "planner/program/key_window.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -140,6 +141,21 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t query = shape.diagonal       ? kv_rows - chunk
                         : shape.distance > 0 ? shape.distance * chunk
                                              : kv_rows;
+  // An op attends at once, or in each span of its own chunk apart.
+  struct AttendedPart {
+    int64_t first, query, rows, keys;  // the first row; as attention_forward()'s q0, nq, nk
+  };
+  const auto for_parts = [&](const auto& attend) {
+    const int64_t span = attended_part(model, chunk);
+    if (span == chunk) return attend(AttendedPart{0, query, chunk, kv_rows});
+    for (int64_t first = 0; first < chunk; first += span) {
+      const int64_t rows = std::min(span, chunk - first);
+      attend(AttendedPart{first, 0, rows, rows});
+    }
+  };
+  const int64_t q_width = layers.attention().attention_width();
+  const int64_t k_width = layers.attention().kv_width();
+  const int64_t v_width = layers.attention().value_width();
   const auto terms_of = [&](const auto& b) {
     AttentionTerms<E> terms;
     terms.window = cuts ? model.window : 0;
@@ -200,10 +216,15 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::attention_forward: {
       const BoundOp<OpKind::attention_forward> b(p, op, pointers);
-      blocks.attention_forward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
-                               b.at<E>("v", op.kv_first), query, chunk, 0, kv_rows, shape.first,
-                               b.heads<E>("o"), b.heads<F>("lse"), b.whole<E>("workspace"),
-                               b.heads<F>("o_sum"), {b.row<E>("o"), b.row<F>("lse")}, terms_of(b));
+      for_parts([&](const AttendedPart& part) {
+        const auto rows = [&](auto* tensor, int64_t width) { return tensor + part.first * width; };
+        const int64_t row_o = b.row<E>("o"), row_lse = b.row<F>("lse");
+        blocks.attention_forward(
+            rows(b.at<E>("q", index), q_width), rows(b.at<E>("k", op.kv_first), k_width),
+            rows(b.at<E>("v", op.kv_first), v_width), part.query, part.rows, 0, part.keys,
+            shape.first, rows(b.heads<E>("o"), row_o), rows(b.heads<F>("lse"), row_lse),
+            b.whole<E>("workspace"), b.heads<F>("o_sum"), {row_o, row_lse}, terms_of(b));
+      });
       return true;
     }
     case OpKind::merge_outputs: {
@@ -399,12 +420,18 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       if (b.has("grads")) {
         terms.sink_gradients = b.whole<F>("grads") + layers.sinks_of(p.place, op.head_group);
       }
-      blocks.attention_backward(b.at<E>("q", index), b.at<E>("k", op.kv_first),
-                                b.at<E>("v", op.kv_first), b.heads<E>("d_o"), b.heads<F>("lse"),
-                                b.heads<F>("delta"), query, chunk, 0, kv_rows, op.first_dq,
-                                b.at<F>("dq", index), op.first_dkv, b.at<F>("dk", op.kv_first),
-                                b.at<F>("dv", op.kv_first), b.whole<E>("workspace"),
-                                {b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")}, terms);
+      for_parts([&](const AttendedPart& part) {
+        const auto rows = [&](auto* tensor, int64_t width) { return tensor + part.first * width; };
+        const int64_t row_o = b.row<E>("d_o"), row_lse = b.row<F>("lse"),
+                      row_delta = b.row<F>("delta");
+        blocks.attention_backward(
+            rows(b.at<E>("q", index), q_width), rows(b.at<E>("k", op.kv_first), k_width),
+            rows(b.at<E>("v", op.kv_first), v_width), rows(b.heads<E>("d_o"), row_o),
+            rows(b.heads<F>("lse"), row_lse), rows(b.heads<F>("delta"), row_delta), part.query,
+            part.rows, 0, part.keys, op.first_dq, rows(b.at<F>("dq", index), q_width), op.first_dkv,
+            rows(b.at<F>("dk", op.kv_first), k_width), rows(b.at<F>("dv", op.kv_first), v_width),
+            b.whole<E>("workspace"), {row_o, row_lse, row_delta}, terms);
+      });
       return true;
     }
     case OpKind::qkv_backward: {

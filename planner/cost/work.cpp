@@ -104,13 +104,13 @@ double flops_of_pair(const ModelSpec& m, int64_t width, bool forward) {
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const double c = static_cast<double>(lengths.chunk);
+  const int64_t part = attended_part(m, lengths.chunk);
+  const double c = static_cast<double>(part);
   const double dim = mean_dim(m);
-  const AttentionCall tile =
-      backward_tile({width / m.head_dim, 1, m.head_dim, lengths.chunk, lengths.chunk, true});
+  const AttentionCall tile = backward_tile({width / m.head_dim, 1, m.head_dim, part, part, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
   const double per_pair = flops_of_pair(m, width, false);
-  // The part of the pairs that a window and documents leave.
+  // The part of the pairs that a window and documents leave, or the number of spans.
   const double all = c * c * shape.kv_chunks - (shape.diagonal ? c * (c - 1) / 2 : 0);
   const double left =
       visible_pairs(m, lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance) / all;

@@ -35,10 +35,15 @@ struct KeyWindow {
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
 /// What the model of a kind of layers lets a query see, in chunks of `chunk` tokens: its window,
-/// and the longest document. Documents may hide keys at any distance but 0.
-KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk);
+/// its span, and the longest document. Documents may hide keys at any distance but 0. A chunk is
+/// several spans, or the sequence is one.
+KeyWindow key_window(int64_t window, int64_t span, const Documents& documents, int64_t chunk);
 inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  return key_window(model.window, model.documents, chunk);
+  return key_window(model.window, model.span, model.documents, chunk);
+}
+/// The length of the parts of a chunk that attend to themselves alone: its spans, or the chunk.
+inline int64_t attended_part(const ModelSpec& model, int64_t chunk) {
+  return model.span > 0 && model.span < chunk ? model.span : chunk;
 }
 
 /// Neighbouring chunks of keys of one op of attention.

@@ -87,9 +87,23 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
 int64_t experts_of(const ModelSpec& model) { return model.experts ? model.experts->count : 0; }
 
 bool has_windows(const ModelSpec& model) {
-  return model.window > 0 || !model.documents.empty() ||
+  return model.window > 0 || !model.documents.empty() || model.span > 0 ||
          std::any_of(model.runs.begin(), model.runs.end(),
-                     [](const LayerRun& run) { return run.window > 0; });
+                     [](const LayerRun& run) { return run.window > 0 || run.span > 0; });
+}
+
+// The span of some layers that is no whole part of a chunk; 0: there is none. A sequence of one
+// span, or one chunk, is attended to at once.
+int64_t split_span(const Question& q) {
+  const auto splits = [&](int64_t span) {
+    return span > 0 && span < q.sequence && q.s.chunk_tokens < q.sequence &&
+           q.s.chunk_tokens % span != 0;
+  };
+  if (q.model.uniform()) return splits(q.model.span) ? q.model.span : 0;
+  for (const LayerRun& run : q.model.runs) {
+    if (splits(run.span)) return run.span;
+  }
+  return 0;
 }
 
 bool has_backward(const ModelSpec& model, LayerBackward backward) {
@@ -114,6 +128,13 @@ constexpr auto kChecks = std::to_array<Check>({
        return Words{fmt::format("{} does not divide the sequence of {} tokens", q.s.chunk_tokens,
                                 q.sequence),
                     "try " + nearest_divisors(q.sequence, q.s.chunk_tokens)};
+     }},
+    {Rule::divisibility, "chunk_tokens", [](const Question& q) { return split_span(q) == 0; },
+     [](const Question& q) {
+       return Words{
+           fmt::format("{} is no multiple of the {} tokens that layers of {} attend within",
+                       q.s.chunk_tokens, split_span(q), q.model.name),
+           fmt::format("try {} or {}", split_span(q), q.sequence)};
      }},
     {Rule::range, "pipeline.stages",
      [](const Question& q) {

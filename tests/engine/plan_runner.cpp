@@ -294,6 +294,18 @@ ModelSpec in_windows(ModelSpec model, int64_t window) {
   return model;
 }
 
+ModelSpec in_spans(ModelSpec model, int64_t span) {
+  model.name += ", spans";
+  model.attention_sinks = true;  // without, biases of keys have no gradient where none rotate
+  LayerRun apart{1, true, model.ffn, 1, 0, model.experts.has_value()}, all = apart;
+  apart.span = span;
+  if (model.positions == Positions::rope) all.positions = LayerPositions::none;
+  model.runs = {apart, all, apart};
+  model.layers = 3;
+  validate(model, "test");
+  return model;
+}
+
 ModelSpec small_gemma() {
   ModelSpec m = small_qwen();
   m.name = "small-gemma";

@@ -52,6 +52,8 @@ TEST_CASE("ops are counted without lowering") {
     if (request.model.attention) {
       const StepRequest windows = testing::in_windows(request, seed);
       CHECK(ops_estimate(windows) == arenas_of(windows).ops);
+      const StepRequest spans = testing::in_spans(request, seed);
+      CHECK(ops_estimate(spans) == arenas_of(spans).ops);
       const StepRequest packed = testing::in_documents(request, seed);
       CHECK(ops_estimate(packed) == arenas_of(packed).ops);
     }

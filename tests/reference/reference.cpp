@@ -54,7 +54,7 @@ struct LayerParameters {
   bool has_experts = false;
   int64_t ffn = 0;
   bool attends = true;
-  int64_t window = 0;
+  int64_t window = 0, span = 0;
   std::vector<int64_t> tokens;  // that the layer works on
   std::vector<double> frequencies;
   double magnitude = 1;
@@ -142,6 +142,7 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   p.ffn = run.ffn;
   p.attends = run.attention;
   p.window = run.window;
+  p.span = run.span;
   if (run.attention) {
     p.norm1 = unit.take(d);
     p.norm1_bias = unit.take(d, centred);
@@ -202,7 +203,8 @@ class Model {
     table_ = embedding.take(m_.vocab * m_.hidden);
     positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
     embedding.finish();
-    const LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window, m_.experts.has_value()};
+    LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window, m_.experts.has_value()};
+    all.span = m_.span;
     for (const LayerRun& run : m_.uniform() ? std::vector<LayerRun>{all} : m_.runs) {
       for (int64_t i = 0; i < run.layers; ++i) {
         layers_.push_back(layer_parameters(m_, run, reader(layers_.size() + 1)));
@@ -296,7 +298,8 @@ class Model {
             m_.kv_heads,
             m_.head_dim,
             m_.attention_scale != 0 ? m_.attention_scale : usual,
-            p.window};
+            p.window,
+            p.span};
   }
 
   void set_rotation(LayerPositions positions, LayerParameters& p) const {

@@ -73,6 +73,27 @@ TEST_CASE("experts give the numbers of the reference on the device", "[cuda]") {
   }
 }
 
+TEST_CASE("spans give the numbers of the reference on the device", "[cuda]") {
+  const auto device = open_host_device();
+  for (const int64_t span : {4, 16}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      for (const Tier kv : {Tier::device, Tier::host}) {
+        StepCase step;
+        step.model = in_spans(small_llama(), span);
+        step.strategy.chunk_tokens = step.strategy.block_tokens = 16;
+        step.strategy.kv = kv;
+        step.sequence = 64;
+        step.dtype = dtype;
+        step.make_backend = [&device](const Program& program, Communicator*) {
+          return cuda::make_backend(program, *device, 2);
+        };
+        INFO("spans of " << span << ", " << name_of(dtype));
+        check_against_reference(step, dtype == DType::float32 ? 1e-5 : 2e-2);
+      }
+    }
+  }
+}
+
 TEST_CASE("in bfloat16 the numbers of the reference to its precision", "[cuda]") {
   const auto device = open_host_device();
   for (uint64_t seed = 231; seed <= 250; ++seed) {
