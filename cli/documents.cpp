@@ -91,13 +91,10 @@ Json forecast_json(const HardwareProfile& hw, const Prediction& prediction) {
 }
 
 Json plan_summary_json(const Plan& plan) {
-  return {{"model", plan.model.name},
-          {"hardware", plan.hardware.name},
-          {"sequence_tokens", plan.sequence},
-          {"microbatches", plan.microbatches},
-          {"micro_batches", plan.microbatches},
-          {"dtype", name_of(plan.dtype)},
-          {"strategy", strategy_json(plan.strategy)}};
+  return {{"model", plan.model.name},          {"hardware", plan.hardware.name},
+          {"sequence_tokens", plan.sequence},  {"micro_batch", plan.model.micro_batch},
+          {"microbatches", plan.microbatches}, {"micro_batches", plan.microbatches},
+          {"dtype", name_of(plan.dtype)},      {"strategy", strategy_json(plan.strategy)}};
 }
 
 int report_error(const std::string& message, int exit_status, bool json) {

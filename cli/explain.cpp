@@ -98,10 +98,7 @@ void print_experts(const Plan& plan, const Simulated& s) {
   if (costs.tile_tokens > 0) {
     say(", exchanges {}, for which compute waits {}", format_seconds(costs.exchange_seconds),
         format_seconds(costs.waited_seconds));
-    if (parallel.expert_imbalance > 100) {
-      say("; the busiest rank has {:g} times the mean",
-          static_cast<double>(parallel.expert_imbalance) / 100);
-    }
+    if (costs.busiest > 1) say("; the busiest rank has {:.4g} times the mean", costs.busiest);
   }
   say("\n");
 }
@@ -114,6 +111,7 @@ Json experts_json(const Simulated& s) {
           {"state_bytes", tiers_json(costs.state_bytes)},
           {"tile_tokens", costs.tile_tokens},
           {"most_rows", costs.most_rows},
+          {"busiest_rows_over_mean", costs.busiest},
           {"tile_bytes", costs.tile_bytes},
           {"compute_seconds", costs.compute_seconds},
           {"exchange_seconds", costs.exchange_seconds},

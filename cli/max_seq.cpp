@@ -199,6 +199,9 @@ int run(const MaxSeqFlags& flags, bool json) {
     if (!flags.question.documents.empty()) {
       throw bad_input("--documents: of Longspan's engine; leave it out with --on");
     }
+    if (flags.question.micro_batch > 1) {
+      throw bad_input("--micro-batch: of Longspan's engine; leave it out with --on");
+    }
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",
                       flags.output.empty() ? "strategy" : "output");
@@ -250,6 +253,7 @@ int run(const MaxSeqFlags& flags, bool json) {
     print_json({{"model", model.name},
                 {"hardware", hw.name},
                 {"capacity", tiers_json(capacities(hw))},
+                {"micro_batch", model.micro_batch},
                 {"microbatches", options.microbatches},
                 {"micro_batches", options.microbatches},
                 {"devices", hw.devices()},

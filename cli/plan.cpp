@@ -58,8 +58,9 @@ void check_together(const PlanFlags& flags) {
     throw bad_input(
         "--seq: missing; expected a length (128K), several (64K,128K), or --min-gpus-for");
   }
-  if (flags.max_gpus < 0) {
-    throw bad_input("--max-gpus: expected a number >= 1, got {}", flags.max_gpus);
+  if (flags.strategy != "auto" && flags.objective != "throughput") {
+    throw bad_input("--objective: chooses among the plans of auto; leave --strategy {} out",
+                    flags.strategy);
   }
   if (flags.hardware.gpus > 0 && (fewest || flags.max_gpus > 0)) {
     throw bad_input("{}: --gpus {} fixes the number of devices; leave one of them out",
@@ -90,9 +91,10 @@ void check_chunk(const PlanFlags& flags, const ModelSpec& model, int64_t chunk, 
   if (chunk == 0) return;
   Strategy probe;
   probe.chunk_tokens = probe.block_tokens = chunk;
-  validate(probe, model, sequence, "--chunk");
+  validate(probe, model, sequence * model.micro_batch, "--chunk");
   if (flags.strategy == "auto" || is_chunked_preset(flags.strategy)) return;
-  make_preset(flags.strategy, model, sequence);  // the message for an unknown name takes precedence
+  make_preset(flags.strategy, model,
+              sequence * model.micro_batch);  // the message for an unknown name takes precedence
   throw bad_input("--chunk: strategy {} does not chunk attention; leave --chunk out",
                   flags.strategy);
 }
@@ -263,7 +265,8 @@ std::string gap_text(const PlanFlags& flags, double gap) {
 
 // The number of sequences per step and per data replica; empty if that needs no remark.
 std::string batch_text(const PlanFlags& flags, const Plan& plan) {
-  const int64_t replicas = plan.strategy.parallel.data, each = plan.microbatches;
+  const int64_t replicas = plan.strategy.parallel.data;
+  const int64_t each = plan.microbatches * plan.model.micro_batch;
   if (replicas == 1 || flags.question.global_batch > 0) return "";
   return fmt::format(
       "{} sequences a step: {} on each of {} data replicas; --global-batch fixes that",
@@ -357,6 +360,7 @@ int run(const PlanFlags& flags, bool json) {
           {"global-batch", flags.question.global_batch > 0},
           {"chunk", !flags.question.chunk.empty()},
           {"documents", !flags.question.documents.empty()},
+          {"micro-batch", flags.question.micro_batch > 1},
           {"early-update", flags.question.early_update},
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
@@ -402,7 +406,7 @@ int run(const PlanFlags& flags, bool json) {
     Json document = plan_summary_json(found.best);
     document["asked_tokens"] = answer != nullptr ? answer->sequence : found.best.sequence;
     document["documents"] = documents_json(found.best.model.documents);
-    document["sequences_per_step"] = found.best.microbatches * found.best.strategy.parallel.data;
+    document["sequences_per_step"] = sequences_of_step(found.best);
     document["gap"] = answer != nullptr && answer->gap < 1 ? Json(answer->gap) : Json();
     const std::string not_run = why_not_run(found.best);
     document["not_run"] = not_run.empty() ? Json() : Json(not_run);
@@ -450,7 +454,9 @@ void add_plan(Verb& program) {
   verb.add_option("--seq", flags->sequences,
                   "Sequence length, e.g. 128K; or several to compare, e.g. 64K,128K,256K");
   verb.add_option("--max-gpus", flags->max_gpus,
-                  "Upper limit on devices: plans for the best number, and compares others");
+                  "Upper limit on devices: plans for the best number, and compares others")
+      .within(1, kMostRanks)
+      .shown_default("");
   verb.add_option("--min-gpus-for", flags->min_gpus_for,
                   "A length: the fewest devices that train it, and the best plan on them");
   verb.add_option("--strategy", flags->strategy, "A preset, or auto (search)");

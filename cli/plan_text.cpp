@@ -59,7 +59,7 @@ std::string states_text(const Strategy& s) {
 std::string layout_text(const Plan& plan) {
   const Strategy& s = plan.strategy;
   std::string text = s.parallel.ranks() > 1 ? degrees_of(s.parallel) + "; " : "";
-  const int64_t chunks = plan.sequence / s.chunk_tokens;
+  const int64_t chunks = plan.tokens() / s.chunk_tokens;
   text += chunks == 1 ? "the sequence in one chunk"
                       : fmt::format("{} chunks of {}", chunks, format_tokens(s.chunk_tokens));
   const int64_t slices = s.parallel.pipeline.slices;
@@ -130,10 +130,13 @@ std::string step_interval_text(const HardwareProfile& hw, double step_seconds) {
 }
 
 std::string headline(const Plan& plan) {
+  std::string batches = counted(plan.microbatches, "microbatch", "microbatches");
+  if (plan.model.micro_batch > 1) {
+    batches += fmt::format(" of {} sequences", plan.model.micro_batch);
+  }
   return fmt::format("{}, {}, {}{}, {}, on {}", plan.model.name, count_tokens(plan.sequence),
-                     counted(plan.microbatches, "microbatch", "microbatches"),
-                     plan.strategy.forward_only ? ", forward alone" : "", name_of(plan.dtype),
-                     plan.hardware.name);
+                     batches, plan.strategy.forward_only ? ", forward alone" : "",
+                     name_of(plan.dtype), plan.hardware.name);
 }
 
 void print_line(std::string_view key, std::string_view value) { say("  {:<10}{}\n", key, value); }
@@ -205,7 +208,7 @@ void print_knobs(const Plan& plan) {
   const Strategy& s = plan.strategy;
   say("{}\n", bold("Strategy " + s.preset));
   if (s.parallel.ranks() > 1) wide_line("ranks", describe(s.parallel));
-  const int64_t chunks = plan.sequence / s.chunk_tokens;
+  const int64_t chunks = plan.tokens() / s.chunk_tokens;
   wide_line("chunk",
             fmt::format("{} ({}), blocks of {}", count_tokens(s.chunk_tokens),
                         counted(chunks, "chunk", "chunks"), format_tokens(s.block_tokens)));
@@ -213,7 +216,7 @@ void print_knobs(const Plan& plan) {
   const int64_t slices = s.parallel.pipeline.slices;
   if (slices > 1 && !s.parallel.has_pipeline()) {
     wide_line("slices", fmt::format("{} of {}, each passes all layers before the next", slices,
-                                    count_tokens(plan.sequence / slices)));
+                                    count_tokens(plan.tokens() / slices)));
   }
   wide_line("keys, values", s.kv == Tier::device ? "resident on device"
                                                  : fmt::format("streamed from {}", name_of(s.kv)));

@@ -14,8 +14,13 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   parallel.add_to(verb);
   verb.add_option("--chunk", chunk, chunk_help);
   verb.add_option("--microbatches,--micro-batches", microbatches,
-                  "Sequences of an optimizer step on each data replica")
+                  "Microbatches of an optimizer step on each data replica")
       .within(1, 4096)
+      .shown_default("1");
+  verb.add_option("--micro-batch", micro_batch,
+                  "Sequences of a microbatch, which every op processes together; a chunk has as "
+                  "many tokens of each")
+      .within(1, kMostMicroBatch)
       .shown_default("1");
   verb.add_option("--global-batch", global_batch,
                   "Sequences of an optimizer step over all replicas, in place of --microbatches")
@@ -49,7 +54,11 @@ void QuestionFlags::load(QuestionOptions& options) const {
   options.parallel = parallel.load();
   if (!chunk.empty()) options.chunk_tokens = parse_tokens(chunk, "--chunk");
   options.microbatches = microbatches > 0 ? microbatches : 1;
-  options.global_batch = global_batch;
+  if (global_batch % micro_batch != 0) {
+    throw bad_input("--global-batch: {} sequences are no whole number of microbatches of {}",
+                    global_batch, micro_batch);
+  }
+  options.global_batch = global_batch / micro_batch;
   if (!margin.empty()) {
     options.margin = parse_share(margin, "--margin");
     if (options.margin >= 1) {
@@ -72,8 +81,8 @@ void QuestionFlags::load(QuestionOptions& options) const {
 }
 
 ModelSpec QuestionFlags::packed(ModelSpec model) const {
-  if (documents.empty()) return model;
-  model.documents = parse_documents(documents, "--documents");
+  if (!documents.empty()) model.documents = parse_documents(documents, "--documents");
+  model.micro_batch = micro_batch;
   validate(model, model.name);
   return model;
 }

@@ -20,12 +20,14 @@ struct QuestionFlags {
   bool early_update = false;
   bool forward_only = false;
   bool extend_positions = false;
+  int64_t micro_batch = 1;
 
   /// `chunk`: the help text of --chunk.
   void add_to(Verb& verb, const std::string& chunk);
   /// Throws bad_input for values that are invalid, alone or together.
   void load(QuestionOptions& options) const;
-  /// The model with the documents that sequences are packed with.
+  /// The model with the documents that sequences are packed with, and the sequences of a
+  /// microbatch.
   ModelSpec packed(ModelSpec model) const;
 };
 

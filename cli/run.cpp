@@ -137,6 +137,11 @@ void check(const RunFlags& flags) {
       std::filesystem::exists(folder) && !std::filesystem::is_directory(folder)) {
     throw bad_input("--save-adapters: {} is a file; expected a folder", flags.save_adapters);
   }
+  if (const std::filesystem::path parent = std::filesystem::path(flags.save_adapters).parent_path();
+      !parent.empty() && !std::filesystem::is_directory(parent)) {
+    throw bad_input("--save-adapters: {} is not a folder, so {} cannot be made in it",
+                    parent.string(), flags.save_adapters);
+  }
   if (!flags.adapters.empty() && !flags.resume.empty()) {
     throw bad_input("--adapters and --resume exclude each other: a checkpoint holds the adapters");
   }
@@ -160,6 +165,16 @@ void check_purpose(const RunFlags& flags, const Plan& plan) {
         "{}: a forward alone changes nothing to continue from; --weights reads a "
         "checkpoint's parameters",
         flag);
+  }
+  const TrainingConfig& asked = flags.training;
+  const TrainingConfig usual;
+  for (const auto& [flag, given] :
+       {std::pair("--lr", asked.learning_rate != usual.learning_rate),
+        {"--min-lr", asked.min_learning_rate != usual.min_learning_rate},
+        {"--warmup", asked.warmup_steps != usual.warmup_steps},
+        {"--weight-decay", asked.weight_decay != usual.weight_decay},
+        {"--clip", asked.clip_norm != usual.clip_norm}}) {
+    if (given) throw bad_input("{}: a forward alone has no optimizer; leave it out", flag);
   }
 }
 
@@ -362,7 +377,7 @@ void print_outcome(const RunFlags& flags, const Plan& plan, const Trainer& train
 
 // Throws unless the engine can run the plan with the ranks that are started.
 void check_runs(const Plan& plan, const RunFlags& flags, int64_t started) {
-  check_shares(plan.model, plan.strategy, plan.sequence);
+  check_shares(plan.model, plan.strategy, plan.tokens());
   if (const std::string reason = why_not_run(plan); !reason.empty()) {
     throw bad_input("{}: {}", flags.plan, reason);
   }

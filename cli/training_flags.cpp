@@ -39,7 +39,7 @@ void TrainingFlags::add_to(Verb& verb) {
 const char* TrainingFlags::given() const {
   return !freeze.empty()         ? "--freeze"
          : lora_rank > 0         ? "--lora"
-         : lora_alpha != 0       ? "--lora-alpha"
+         : lora_alpha            ? "--lora-alpha"
          : !lora_targets.empty() ? "--lora-targets"
          : nf4                   ? "--nf4"
          : auxiliary_loss        ? "--auxiliary-loss"
@@ -51,10 +51,10 @@ ModelSpec TrainingFlags::without_format(const ModelSpec& model) const {
     throw bad_input("--lora: freezes all else; leave --freeze out");
   }
   if (lora_rank > 0) {
-    const double alpha = lora_alpha != 0 ? lora_alpha : 2 * static_cast<double>(lora_rank);
+    const double alpha = lora_alpha.value_or(2 * static_cast<double>(lora_rank));
     return with_adapters(model, {lora_rank, alpha, targets_of(model)});
   }
-  if (lora_alpha != 0 || !lora_targets.empty()) throw bad_input("{}: needs --lora RANK", given());
+  if (lora_alpha || !lora_targets.empty()) throw bad_input("{}: needs --lora RANK", given());
   return freeze.empty() ? model : longspan::freeze(model, parse_frozen(freeze, model));
 }
 

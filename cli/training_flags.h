@@ -13,10 +13,10 @@ namespace longspan::cli {
 
 /// Must outlive the parse and the action.
 struct TrainingFlags {
-  std::string freeze;        // empty: not given
-  int64_t lora_rank = 0;     // 0: not given
-  double lora_alpha = 0;     // 0: twice the rank
-  std::string lora_targets;  // empty: all
+  std::string freeze;                // empty: not given
+  int64_t lora_rank = 0;             // 0: not given
+  std::optional<double> lora_alpha;  // not given: twice the rank
+  std::string lora_targets;          // empty: all
   bool nf4 = false;
   std::optional<double> auxiliary_loss;  // else the model's
 

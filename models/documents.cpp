@@ -68,7 +68,38 @@ double Documents::seen_by(int64_t n) const {
   return sum;
 }
 
+Documents Documents::in(int64_t sequence) const {
+  Documents packed = *this;
+  packed.sequence_ = lengths_.size() == 1 && sequence % longest() == 0 ? sequence : 0;
+  return packed;
+}
+
+double Documents::aligned_pairs(int64_t queries, int64_t keys, int64_t distance,
+                                int64_t window) const {
+  const int64_t whole = longest();
+  const Documents one;
+  if (queries % whole == 0) {  // no document is in two chunks
+    if (keys <= distance) return 0;
+    return static_cast<double>(queries / whole) * one.pairs(whole, whole, 0, window);
+  }
+  // All chunks of a document but the first `apart` see the one that is `apart` chunks before.
+  const int64_t of_document = whole / queries, all = sequence_ / queries;
+  double sum = 0;
+  for (int64_t apart = distance / queries; apart > (distance - keys) / queries; --apart) {
+    if (apart >= of_document) continue;
+    const auto share = static_cast<double>(of_document - apart) / static_cast<double>(of_document);
+    sum += one.pairs(queries, queries, apart * queries, window) * share *
+           (static_cast<double>(all) / static_cast<double>(all - apart));
+  }
+  return sum;
+}
+
 double Documents::pairs(int64_t queries, int64_t keys, int64_t distance, int64_t window) const {
+  const bool in_chunks =
+      keys % queries == 0 && distance % queries == 0 && distance - keys >= -queries;
+  if (sequence_ > 0 && in_chunks && (queries % longest() == 0 || longest() % queries == 0)) {
+    return aligned_pairs(queries, keys, distance, window);
+  }
   // With a window, queries with more keys see as many as those with `window` keys.
   const double most = window > 0 ? seen_by(window) - seen_by(window - 1) : 0;
   const auto seen = [&](int64_t n) {

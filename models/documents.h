@@ -3,9 +3,9 @@
 //
 // A sequence is a part of an endless stream of documents, which attend to themselves alone. A plan
 // is made before its data is known, so pairs are expected values over where in the stream a
-// sequence begins. No document is longer than the longest of them, so no query sees keys further
-// back: what a plan allocates and skips depends on that length alone. Plain values; safe to share
-// between threads.
+// sequence begins. Only documents of one length that divides the sequence begin with it. No
+// document is longer than the longest of them, so no query sees keys further back: what a plan
+// allocates and skips depends on that length alone. Plain values; safe to share between threads.
 #pragma once
 
 #include <algorithm>
@@ -33,13 +33,19 @@ class Documents {
 
   static constexpr size_t kMostLengths = 64;
 
+  /// These documents in sequences of this many tokens.
+  Documents in(int64_t sequence) const;
+
   bool empty() const { return lengths_.empty(); }
+  /// Whether each sequence is one document.
+  bool are_sequences() const { return sequence_ > 0 && longest() == sequence_; }
   /// In ascending order.
   const std::vector<Length>& lengths() const { return lengths_; }
   /// The tokens of the longest document; 0: there are none.
   int64_t longest() const { return empty() ? 0 : lengths_.back().tokens; }
   /// The most keys that a query sees, with its own, by its document and a window (0: none); 0: all.
   int64_t most_keys(int64_t window) const {
+    if (are_sequences()) return window;
     return window == 0 || empty() ? std::max(window, longest()) : std::min(window, longest());
   }
   /// The expected number of pairs of `queries` consecutive queries with `keys` consecutive keys, of
@@ -53,9 +59,13 @@ class Documents {
  private:
   /// The sum over m = 1 .. n of the keys that queries with m keys before and with them see.
   double seen_by(int64_t n) const;
+  /// As pairs(), of documents that begin with the sequence, in chunks of `queries` tokens: the mean
+  /// over the chunks that have such keys. REQUIRES: keys and distance are whole numbers of chunks.
+  double aligned_pairs(int64_t queries, int64_t keys, int64_t distance, int64_t window) const;
 
   std::vector<Length> lengths_;
-  double tokens_ = 0;  // of all documents
+  double tokens_ = 0;     // of all documents
+  int64_t sequence_ = 0;  // if documents begin with it; 0: anywhere
 };
 
 }  // namespace longspan

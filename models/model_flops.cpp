@@ -8,8 +8,10 @@ namespace longspan {
 namespace {
 
 // The forward of all layers of a uniform model.
-ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
-  const auto s = static_cast<double>(sequence);
+ModelFlops layer_flops(const ModelSpec& model, int64_t tokens, bool causal) {
+  const auto s = static_cast<double>(tokens);
+  const int64_t sequence = model.of_sequence(tokens);
+  const auto length = static_cast<double>(sequence);
   const auto layers = static_cast<double>(model.layers);
   const auto hidden = static_cast<double>(model.hidden);
   const double attends = model.attention ? 1 : 0;
@@ -40,11 +42,12 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t sequence, bool causal) {
                        static_cast<double>(e.shared_ffn);
     mlp = hidden * (mlp_matrices * width + static_cast<double>(e.count));
   }
-  const double pairs = !causal          ? s * s
-                       : model.span > 0 ? pairs_in_spans(sequence, model.span)
-                       : model.documents.empty()
-                           ? causal_pairs(sequence, model.window)
-                           : model.documents.pairs(sequence, sequence, 0, model.window);
+  const double of_one = !causal          ? length * length
+                        : model.span > 0 ? pairs_in_spans(sequence, model.span)
+                        : model.documents.empty()
+                            ? causal_pairs(sequence, model.window)
+                            : model.documents.pairs(sequence, sequence, 0, model.window);
+  const double pairs = static_cast<double>(model.micro_batch) * of_one;
 
   ModelFlops flops;
   flops.dense_forward = 2 * s * layers * (projections + mlp);
@@ -80,8 +83,8 @@ double pairs_in_spans(int64_t sequence, int64_t span) {
   return static_cast<double>(sequence / span) * causal_pairs(span) + causal_pairs(sequence % span);
 }
 
-ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
-  if (sequence < 1) throw bad_input("sequence: expected a whole number > 0, got {}", sequence);
+ModelFlops model_flops(const ModelSpec& model, int64_t tokens, bool causal) {
+  if (tokens < 1) throw bad_input("sequence: expected a whole number > 0, got {}", tokens);
   ModelFlops flops;
   const auto add = [&](const ModelFlops& part) {
     flops.dense_forward += part.dense_forward;
@@ -91,10 +94,10 @@ ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
   };
   for (const LayerRun& kind : layer_kinds(model)) {  // fewer than runs, where kinds alternate
     const ModelFlops part =
-        layer_flops(model_of_run(model, kind), tokens_of_run(kind, sequence), causal);
+        layer_flops(model_of_run(model, kind), tokens_of_run(kind, tokens), causal);
     add(part);
   }
-  const auto s = static_cast<double>(sequence), hidden = static_cast<double>(model.hidden);
+  const auto s = static_cast<double>(tokens), hidden = static_cast<double>(model.hidden);
   const double logits = 2 * s * hidden * static_cast<double>(model.vocab);
   flops.dense_forward += logits;
   flops.dense_backward += (trains_output(model) ? 2 : 1) * logits;
@@ -102,7 +105,7 @@ ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal) {
     const auto layers = static_cast<double>(model.next_token_layers);
     LayerRun run = layer_runs(model).back();
     run.layers = model.next_token_layers;
-    const ModelFlops part = layer_flops(model_of_run(model, run), sequence, causal);
+    const ModelFlops part = layer_flops(model_of_run(model, run), tokens, causal);
     add(part);
     const double more = layers * (logits + 4 * s * hidden * hidden);
     flops.dense_forward += more;

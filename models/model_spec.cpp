@@ -164,10 +164,22 @@ std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
                         "positions of documents begin again, and those of the model are a table of "
                         "the whole sequence; leave the documents out"};
   }
+  if (model.documents.longest() == 1) {
+    return ModelProblem{"documents", "documents of one token have no label; give longer ones"};
+  }
   if (!model.documents.empty() && !model.works_on_all_tokens()) {
     return ModelProblem{"documents",
                         "some layers work on a share of the tokens, of all documents alike; leave "
                         "the documents out"};
+  }
+  if (model.micro_batch < 1 || model.micro_batch > kMostMicroBatch) {
+    return ModelProblem{"micro_batch", fmt::format("expected 1 to {} sequences, got {}",
+                                                   kMostMicroBatch, model.micro_batch)};
+  }
+  if (model.micro_batch > 1 && !model.works_on_all_tokens()) {
+    return ModelProblem{"micro_batch",
+                        "some layers work on a share of the tokens, of one sequence; leave the "
+                        "microbatch out"};
   }
   if (model.attention_scale != 0) {
     if (auto problem = check_positive({"attention_scale", model.attention_scale})) return problem;
@@ -436,11 +448,13 @@ void refuse_unplanned(const ModelSpec& model) {
   }
 }
 
-ModelSpec fit_positions(const ModelSpec& model, int64_t sequence) {
+ModelSpec fit_to_length(const ModelSpec& model, int64_t tokens) {
   ModelSpec fitted = model;
-  if (model.positions == Positions::learned && model.max_positions < sequence) {
-    fitted.max_positions = sequence;
+  const int64_t positions = model.of_sequence(tokens);
+  if (model.positions == Positions::learned && model.max_positions < positions) {
+    fitted.max_positions = positions;
   }
+  if (!model.documents.empty()) fitted.documents = model.documents.in(positions);
   return fitted;
 }
 

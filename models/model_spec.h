@@ -23,6 +23,9 @@
 
 namespace longspan {
 
+/// The most sequences of a microbatch.
+inline constexpr int64_t kMostMicroBatch = 4096;
+
 enum class Norm { layernorm, rmsnorm };
 /// gelu is the tanh form of GPT-2 ("gelu_new"). The others are gated: act(gate) * up, where act is
 /// silu or, for geglu, the same gelu. clamped_swiglu is that of gpt-oss: gate * sigmoid(1.702 gate)
@@ -169,15 +172,18 @@ struct ModelSpec {
   bool qk_norm = false;           // RMSNorm over D on every q and k head before RoPE (Qwen3) ...
   bool qk_norm_of_token = false;  // ... or over all heads of a token at once (OLMo-2)
   NormPlacement norm_placement = NormPlacement::input;
-  bool norm_offset = false;      // norms multiply by 1 + weight (Gemma)
-  double embedding_scale = 1;    // factor of the rows of tokens, before positions are added
-  double attention_scale = 0;    // factor of scores; 0: 1/sqrt(D)
-  double rotary_share = 1;       // the share of D that RoPE rotates, the first elements of a head
-  double local_rope_theta = 0;   // for LayerPositions::local
-  int64_t window = 0;            // keys that a query sees, with its own; 0: all up to its own
-  int64_t span = 0;              // queries see keys of their own span alone: of the aligned ones
-                                 // of this many tokens (Llama 4's chunks); 0: all are one
-  Documents documents;           // that a sequence is packed with; none: it is one
+  bool norm_offset = false;     // norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;   // factor of the rows of tokens, before positions are added
+  double attention_scale = 0;   // factor of scores; 0: 1/sqrt(D)
+  double rotary_share = 1;      // the share of D that RoPE rotates, the first elements of a head
+  double local_rope_theta = 0;  // for LayerPositions::local
+  int64_t window = 0;           // keys that a query sees, with its own; 0: all up to its own
+  int64_t span = 0;             // queries see keys of their own span alone: of the aligned ones
+                                // of this many tokens (Llama 4's chunks); 0: all are one
+  Documents documents;          // that a sequence is packed with; none: it is one
+  /// Sequences of a microbatch. They lie side by side: every chunk has as many tokens of each,
+  /// those of a sequence next to each other. Tokens that a plan cuts are those of all sequences.
+  int64_t micro_batch = 1;
   bool attention_sinks = false;  // each head has a learned score that joins its softmax (gpt-oss)
   std::optional<LatentAttention> latent;
   std::optional<Experts> experts;  // of all layers, or of the runs with experts
@@ -218,6 +224,8 @@ struct ModelSpec {
   }
   /// The width of what an MLP's first matrices give: mlp_width(), or twice that if it is gated.
   int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
+  /// The tokens of each sequence among `tokens` of a microbatch.
+  int64_t of_sequence(int64_t tokens) const { return tokens / micro_batch; }
   /// Documents::most_keys() through the model's window, or those of a span.
   int64_t most_keys() const { return span > 0 ? span : documents.most_keys(window); }
   double score_scale() const;  // factor of attention's scores
@@ -333,11 +341,11 @@ int64_t parameter_count(const ModelSpec& model);
 /// The number of parameters that process a token: of experts only the active ones.
 int64_t active_parameter_count(const ModelSpec& model);
 
-/// Model FLOPs of one sequence of `sequence` tokens, as for MFU: a multiply-add counts as two, and
+/// Model FLOPs of a microbatch of `tokens` tokens, as for MFU: a multiply-add counts as two, and
 /// only matrix products count (projections, MLP, logits, attention scores and values). `causal`
-/// counts the pairs that a causal mask or a window leaves, otherwise all S*S pairs. Integers, exact
-/// up to 2^53 and within a few ulp beyond; not int64, because one step of a 70B model on 2M tokens
-/// exceeds 2^63. Throws bad_input unless sequence > 0.
+/// counts the pairs that a causal mask or a window leaves, otherwise all S*S pairs of each
+/// sequence. Integers, exact up to 2^53 and within a few ulp beyond; not int64, because one step of
+/// a 70B model on 2M tokens exceeds 2^63. Throws bad_input unless tokens > 0.
 struct ModelFlops {
   double dense_forward = 0;      // projections, MLP or active experts, and logits
   double attention_forward = 0;  // QK^T and PV
@@ -346,15 +354,15 @@ struct ModelFlops {
   double forward() const { return dense_forward + attention_forward; }
   double step() const { return forward() + dense_backward + attention_backward; }
 };
-ModelFlops model_flops(const ModelSpec& model, int64_t sequence, bool causal = true);
+ModelFlops model_flops(const ModelSpec& model, int64_t tokens, bool causal = true);
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at
 /// most `window` keys (0: all).
 double causal_pairs(int64_t sequence, int64_t window = 0);
 /// The same of layers that attend within spans.
 double pairs_in_spans(int64_t sequence, int64_t span);
 
-/// The model for this sequence length: a learned position table that is shorter is extended (models
-/// with RoPE are returned unchanged).
-ModelSpec fit_positions(const ModelSpec& model, int64_t sequence);
+/// The model for a microbatch of this many tokens: a learned position table that is shorter is
+/// extended, and documents are those of such sequences.
+ModelSpec fit_to_length(const ModelSpec& model, int64_t tokens);
 
 }  // namespace longspan

@@ -6,7 +6,7 @@ namespace longspan {
 
 double sequence_flops(const ModelSpec& as_given, int64_t sequence,
                       const FlopConvention& convention) {
-  const ModelSpec model = fit_positions(as_given, sequence);
+  const ModelSpec model = fit_to_length(as_given, sequence);
   const ModelFlops products =
       model_flops(model, sequence, convention.attention == AttentionFlops::causal);
   const auto tokens = static_cast<double>(sequence);

@@ -39,7 +39,7 @@ ModelSpec model_of(const PublishedCase& reference) {
     if (!model.uniform()) model.runs = runs_between(model, 0, reference.layers);
     model.layers = reference.layers;
   }
-  return fit_positions(model, reference.sequence);
+  return fit_to_length(model, reference.sequence);
 }
 
 std::vector<ImpliedStep> implied_steps(const PublishedCase& reference) {

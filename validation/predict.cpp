@@ -90,7 +90,7 @@ Strategy strategy_of(const PublishedCase& c, const ModelSpec& model, int64_t seq
 Plan plan_of(const PublishedCase& c, const ModelSpec& model, const HardwareProfile& hw,
              int64_t sequence) {
   Plan plan;
-  plan.model = fit_positions(model, sequence);
+  plan.model = fit_to_length(model, sequence);
   plan.hardware = hw;
   plan.sequence = sequence;
   plan.microbatches = c.global_batch / c.degrees.data;

@@ -109,11 +109,14 @@ class BackwardTile {
 
   void pack_keys() {
     const int64_t g = call_.model.kv_width();
-    const int64_t at = key_ * g + kv_head_ * dim_;
     const int64_t width = round_up(keys_, kTileCols);
-    pack_rows(call_.k + at, g, keys_, dim_, k_, ld_, cols_);
-    pack_transposed(call_.k + at, g, keys_, dim_, kt_, kLds, width);
-    pack_transposed(call_.v + at, g, keys_, dim_, vt_, kLds, width);
+    for_key_runs(call_.terms.keys, key_, keys_, [&](int64_t first, int64_t row, int64_t count) {
+      const int64_t at = row * g + kv_head_ * dim_,
+                    columns = columns_of(first, count, keys_, width);
+      pack_rows(call_.k + at, g, count, dim_, k_ + first * ld_, ld_, cols_);
+      pack_transposed(call_.k + at, g, count, dim_, kt_ + first, kLds, columns);
+      pack_transposed(call_.v + at, g, count, dim_, vt_ + first, kLds, columns);
+    });
     std::fill_n(dk_, keys_ * ld_, 0.0F);
     std::fill_n(dv_, keys_ * ld_, 0.0F);
   }
@@ -170,7 +173,7 @@ class BackwardTile {
   void write_gradient(const float* from, float factor, float* gradient) const {
     const int64_t g = call_.model.kv_width();
     for (int64_t i = 0; i < keys_; ++i) {
-      float* to = gradient + (key_ + i) * g + kv_head_ * dim_;
+      float* to = gradient + call_.terms.keys.row(key_ + i) * g + kv_head_ * dim_;
       for_lanes(dim_, [&](int64_t j, int64_t count) {
         Vec v = load(from + i * ld_ + j) * factor;
         if (!call_.first_dkv) v += load(to + j, count);

@@ -71,10 +71,12 @@ class ForwardTile {
   }
 
   void pack_keys(int64_t key, int64_t keys) {
-    const int64_t g = call_.model.kv_width();
-    const int64_t at = key * g + kv_head_ * dim_;
-    pack_transposed(call_.k + at, g, keys, dim_, k_, kLds, round_up(keys, kTileCols));
-    pack_rows(call_.v + at, g, keys, dim_, v_, ld_, cols_);
+    const int64_t g = call_.model.kv_width(), width = round_up(keys, kTileCols);
+    for_key_runs(call_.terms.keys, key, keys, [&](int64_t first, int64_t row, int64_t count) {
+      const int64_t at = row * g + kv_head_ * dim_, columns = columns_of(first, count, keys, width);
+      pack_transposed(call_.k + at, g, count, dim_, k_ + first, kLds, columns);
+      pack_rows(call_.v + at, g, count, dim_, v_ + first * ld_, ld_, cols_);
+    });
   }
 
   int64_t position(int64_t r) const { return call_.q0 + tile_.first + r / tile_.heads; }

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "engine/cpu/tile_gemm.h"
+#include "engine/runtime/heads.h"
 #include "models/model_spec.h"
 
 namespace longspan::cpu {
@@ -78,6 +79,24 @@ inline void gather_rows(const QueryTile& tile, const float* from, int64_t ld, fl
     });
     for (int64_t j = dim; j < width; ++j) to[r * ldt + j] = 0;
   }
+}
+
+/// Calls body(first, row, count) for each run of neighbouring rows of `keys` keys from `key` on:
+/// the first of them relative to `key`, and its row.
+template <class Body>
+void for_key_runs(const KeyRows& rows, int64_t key, int64_t keys, Body&& body) {
+  for (int64_t first = 0; first < keys;) {
+    const int64_t at = key + first;
+    const int64_t count =
+        rows.run > 0 ? std::min(keys - first, rows.run - at % rows.run) : keys - first;
+    body(first, rows.row(at), count);
+    first += count;
+  }
+}
+/// The columns of a tile that `count` keys from `first` on fill, with the padding to `width` behind
+/// the last of `keys`.
+inline int64_t columns_of(int64_t first, int64_t count, int64_t keys, int64_t width) {
+  return first + count == keys ? width - first : count;
 }
 
 /// Calls body.template operator()<N>() with the smallest tile width N that holds head_dim.

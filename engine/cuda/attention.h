@@ -24,6 +24,7 @@ struct AttentionShape {
   double score_scale = 0;           // 0: 1/sqrt(D)
   const int32_t* begins = nullptr;  // as AttentionTerms::begins; on the device
   int64_t first_key = 0;            // as AttentionTerms::first_key
+  KeyRows key_rows = {};            // as AttentionTerms::keys
 
   bool masks() const { return offset < keys - 1; }
   /// Whether the window hides a key from the last query.
@@ -37,6 +38,10 @@ struct AttentionShape {
   }
   LONGSPAN_BODY int64_t end_seen(int64_t i) const {
     return offset + i + 1 < keys ? offset + i + 1 : keys;
+  }
+  /// KeyRows::row().
+  LONGSPAN_BODY int64_t row_of_key(int64_t key) const {
+    return key_rows.run > 0 ? key / key_rows.run * key_rows.stride + key % key_rows.run : key;
   }
   float scale() const;
   AttentionCall call(bool deterministic = false, int64_t compute_capability = 0) const {
@@ -59,7 +64,8 @@ AttentionShape rectangle(const ModelSpec& share, int64_t q0, int64_t nq, int64_t
           terms.window,
           share.attention_scale,
           terms.begins,
-          terms.first_key + k0};
+          terms.first_key + k0,
+          terms.keys};
 }
 
 /// o[nq,A], lse[nq,H]: written with `first`, otherwise the new keys are merged into them.

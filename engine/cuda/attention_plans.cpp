@@ -29,8 +29,8 @@ bool fits_library(const AttentionShape& s, bool backward) {
   const bool aligned = s.head_dim % 8 == 0 && s.rows.o % 8 == 0;
   const bool last_sees_last = s.offset == s.keys - s.queries;
   const bool known_mask = last_sees_last || (!s.masks() && !s.cuts());
-  return s.begins == nullptr && aligned && s.head_dim <= widest && known_mask && s.queries > 1 &&
-         (!s.masks() || s.queries <= s.keys);
+  return s.begins == nullptr && s.key_rows.adjoin(s.keys) && aligned && s.head_dim <= widest &&
+         known_mask && s.queries > 1 && (!s.masks() || s.queries <= s.keys);
 }
 
 int64_t first_key_of(const AttentionShape& shape) {

@@ -30,16 +30,17 @@ struct StepContext {
   /// The factor of a token's loss: 1 / the number of labels in the step, on all ranks. 0: all
   /// tokens have labels.
   double loss_scale = 0;
-  /// Fills out[0, count) with tokens [first, first + count) of the S + 1 tokens of a microbatch of
-  /// this step. Called on the host stream's thread.
-  std::function<void(int64_t microbatch, int64_t first, int64_t count, int32_t* out)> fill_tokens;
+  /// Fills out[0, count) with tokens [first, first + count) of the S + 1 tokens of a sequence of
+  /// this step on this replica: those of its first microbatch, of the second, .... Called on the
+  /// host stream's thread.
+  std::function<void(int64_t sequence, int64_t first, int64_t count, int32_t* out)> fill_tokens;
   /// Takes what a forward alone computes: the log-probabilities of the labels of tokens [first,
-  /// first + count) of a microbatch. Called on the host stream's thread. May be empty.
-  std::function<void(int64_t microbatch, int64_t first, int64_t count, const float* values)>
+  /// first + count) of a sequence. Called on the host stream's thread. May be empty.
+  std::function<void(int64_t sequence, int64_t first, int64_t count, const float* values)>
       take_log_probs;
-  /// Where the documents of a microbatch's S + 1 tokens begin, in the sequence; valid until the
-  /// next call. Empty: its sequences have none. Called like fill_tokens.
-  std::function<std::span<const int32_t>(int64_t microbatch)> documents;
+  /// Where the documents of a sequence's S + 1 tokens begin; valid until the next call. Empty:
+  /// sequences have none. Called like fill_tokens.
+  std::function<std::span<const int32_t>(int64_t sequence)> documents;
 };
 
 /// Element i is the start of the buffer of operand i; null if the operand is absent or in a file.

@@ -132,19 +132,20 @@ std::vector<StepShape::Update> StepShape::updates(const Program& p, const Op& op
 }
 
 void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepContext& context) {
-  const int64_t rows = p.lengths.own_block(), part = p.lengths.own_run();
-  std::span<const int32_t> begins;
-  if (context.documents) begins = context.documents(op.microbatch);
-  int64_t run = 0;
-  for (int64_t block = 0; block < p.lengths.blocks(); ++block) {
-    int32_t* inputs = tokens + block * 2 * rows;
-    for (int64_t row = 0; row < rows; row += part, ++run) {
-      const int64_t first = first_token_of_run(p, run);
-      context.fill_tokens(op.microbatch, first, part, inputs + row);
-      int32_t* const labels = inputs + rows + row;
-      context.fill_tokens(op.microbatch, first + 1, part, labels);
-      for (int64_t i = 0; i < part && !begins.empty(); ++i) {
-        if (begins[first + i] != begins[first + i + 1]) labels[i] = kNoLabel;
+  const int64_t rows = p.lengths.own_block();
+  const std::vector<TokenRun> runs = token_runs(p);
+  for (int64_t own = 0; own < p.model.micro_batch; ++own) {
+    const int64_t sequence = op.microbatch * p.model.micro_batch + own;
+    std::span<const int32_t> begins;
+    if (context.documents) begins = context.documents(sequence);
+    for (const TokenRun& run : runs) {
+      if (run.sequence != own) continue;
+      int32_t* const inputs = tokens + run.row / rows * 2 * rows + run.row % rows;
+      int32_t* const labels = inputs + rows;
+      context.fill_tokens(sequence, run.first, run.count, inputs);
+      context.fill_tokens(sequence, run.first + 1, run.count, labels);
+      for (int64_t i = 0; i < run.count && !begins.empty(); ++i) {
+        if (begins[run.first + i] != begins[run.first + i + 1]) labels[i] = kNoLabel;
       }
     }
   }
@@ -153,10 +154,9 @@ void fill_tokens(const Program& p, const Op& op, int32_t* tokens, const StepCont
 void report_log_probs(const Program& p, const Op& op, const float* values,
                       const StepContext& context) {
   if (!context.take_log_probs) return;
-  const int64_t part = p.lengths.own_run();
-  const int64_t runs = p.lengths.blocks() * p.lengths.own_block() / part;
-  for (int64_t run = 0; run < runs; ++run) {
-    context.take_log_probs(op.microbatch, first_token_of_run(p, run), part, values + run * part);
+  for (const TokenRun& run : token_runs(p)) {
+    context.take_log_probs(op.microbatch * p.model.micro_batch + run.sequence, run.first, run.count,
+                           values + run.row);
   }
 }
 
@@ -168,11 +168,14 @@ BalanceTerms balance_terms(const Program& p, const Experts& experts) {
 }
 
 void fill_documents(const Program& p, const Op& op, int32_t* begins, const StepContext& context) {
-  const std::span<const int32_t> all = context.documents(op.microbatch);
-  const int64_t chunk = p.lengths.chunk;
-  for (int64_t i = 0; i < p.lengths.chunks(); ++i) {
-    const int64_t first = global_chunk(p.strategy.parallel, p.place.ring, i) * chunk;
-    std::copy_n(all.begin() + first, chunk, begins + i * chunk);
+  const int64_t chunk = p.lengths.chunk, count = p.model.of_sequence(chunk);
+  for (int64_t own = 0; own < p.model.micro_batch; ++own) {
+    const std::span<const int32_t> all =
+        context.documents(op.microbatch * p.model.micro_batch + own);
+    for (int64_t i = 0; i < p.lengths.chunks(); ++i) {
+      const int64_t first = global_chunk(p.strategy.parallel, p.place.ring, i) * count;
+      std::copy_n(all.begin() + first, count, begins + i * chunk + own * count);
+    }
   }
 }
 

@@ -96,14 +96,20 @@ struct ExpertArrivals {
   int64_t ranks, index;
 };
 
+/// A row of operands that may be absent.
+template <class T>
+T* row_of(T* rows, int64_t row, int64_t width) {
+  return rows == nullptr ? nullptr : rows + row * width;
+}
+
 /// The kind of layers that an op works on.
 inline int layer_kind(const Program& p, const Op& op) { return p.shapes[op.shape].layer_kind; }
 
 /// Fills `tokens` with a microbatch's inputs and labels, block by block, in the order in which this
 /// rank holds its tokens.
 void fill_tokens(const Program& program, const Op& op, int32_t* tokens, const StepContext& context);
-/// Fills `begins` with where the documents of a microbatch begin, for all tokens of this rank's
-/// ring position.
+/// Fills `begins` with where the documents of a microbatch's tokens begin in their sequence, for
+/// all tokens of this rank's ring position.
 void fill_documents(const Program& program, const Op& op, int32_t* begins,
                     const StepContext& context);
 
@@ -131,37 +137,40 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const LayerShape& layers = step.kind(shape.layer_kind);
   const ModelSpec& model = layers.model();
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const int64_t own = lengths.own_block(), own_run = lengths.own_run();
+  const int64_t own = lengths.own_block();
   const int64_t block = lengths.dense_block(), own_chunk = lengths.own_chunk();
   const int64_t chunk = lengths.chunk, index = op.index;
-  // Attention needs positions only where the causal mask or a window cuts: those of queries after
-  // the first key. Elsewhere the first query follows the last key.
-  const int64_t kv_rows = shape.kv_chunks * chunk;
+  // Attention is called for one sequence of the microbatch after the other, each with `queries`
+  // tokens of a chunk. It needs positions only where the causal mask or a window cuts: those of
+  // queries after the first key. Elsewhere the first query follows the last key.
+  const ModelSpec& share = layers.attention();
+  const int64_t queries = model.of_sequence(chunk), keys = shape.kv_chunks * queries;
   const bool cuts = shape.diagonal || shape.distance > 0;
-  const int64_t query = shape.diagonal       ? kv_rows - chunk
-                        : shape.distance > 0 ? shape.distance * chunk
-                                             : kv_rows;
-  // An op attends at once, or in each span of its own chunk apart.
-  struct AttendedPart {
-    int64_t first, query, rows, keys;  // the first row; as attention_forward()'s q0, nq, nk
+  const int64_t query = shape.diagonal       ? keys - queries
+                        : shape.distance > 0 ? shape.distance * queries
+                                             : keys;
+  // A call of attention, of `rows` queries from `first` on in the chunk and as many keys of the
+  // op; q0 is attention_forward()'s. A sequence's own chunk may be several spans, of a call each.
+  struct AttentionPart {
+    int64_t first, q0, rows, keys;
   };
+  const int64_t span = attended_part(model, queries);
   const auto for_parts = [&](const auto& attend) {
-    const int64_t span = attended_part(model, chunk);
-    if (span == chunk) return attend(AttendedPart{0, query, chunk, kv_rows});
-    for (int64_t first = 0; first < chunk; first += span) {
-      const int64_t rows = std::min(span, chunk - first);
-      attend(AttendedPart{first, 0, rows, rows});
+    for (int64_t row = 0; row < chunk; row += queries) {
+      for (int64_t first = 0; first < queries; first += span) {
+        const int64_t rows = std::min(span, queries - first);
+        attend(span == queries ? AttentionPart{row, query, queries, keys}
+                               : AttentionPart{row + first, 0, rows, rows});
+      }
     }
   };
-  const int64_t q_width = layers.attention().attention_width();
-  const int64_t k_width = layers.attention().kv_width();
-  const int64_t v_width = layers.attention().value_width();
-  const auto terms_of = [&](const auto& b) {
+  const auto terms_of = [&](const auto& b, int64_t row) {
     AttentionTerms<E> terms;
     terms.window = cuts ? model.window : 0;
+    if (model.micro_batch > 1) terms.keys = {queries, chunk};
     if (b.has("documents")) {
-      terms.begins = b.template at<int32_t>("documents", index);
-      terms.first_key = global_chunk(s.parallel, p.place.ring, index) * chunk - query;
+      terms.begins = b.template at<int32_t>("documents", index) + row;
+      terms.first_key = global_chunk(s.parallel, p.place.ring, index) * queries - query;
     }
     if (!b.has("params")) return terms;
     terms.sinks = b.template whole<E>("params") + layers.sinks_of(p.place, op.head_group);
@@ -194,9 +203,10 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   switch (op.kind) {
     case OpKind::embed_forward: {
       const BoundOp<OpKind::embed_forward> b(p, op, pointers);
-      for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
-        blocks.embed_forward(b.whole<E>("params"), b.whole<int32_t>("tokens") + row, own_run,
-                             first_token_of_run(p, run), b.whole<E>("x") + row * model.hidden);
+      for (const TokenRun& run : token_runs(p, index * own, own)) {
+        const int64_t row = run.row - index * own;
+        blocks.embed_forward(b.whole<E>("params"), b.whole<int32_t>("tokens") + row, run.count,
+                             run.first, b.whole<E>("x") + row * model.hidden);
       }
       return true;
     }
@@ -216,14 +226,16 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::attention_forward: {
       const BoundOp<OpKind::attention_forward> b(p, op, pointers);
-      for_parts([&](const AttendedPart& part) {
-        const auto rows = [&](auto* tensor, int64_t width) { return tensor + part.first * width; };
-        const int64_t row_o = b.row<E>("o"), row_lse = b.row<F>("lse");
+      const HeadRows rows{b.row<E>("o"), b.row<F>("lse")}, strides = rows.of(share);
+      const int64_t width = share.attention_width();
+      for_parts([&](const AttentionPart& part) {
+        const int64_t row = part.first;
         blocks.attention_forward(
-            rows(b.at<E>("q", index), q_width), rows(b.at<E>("k", op.kv_first), k_width),
-            rows(b.at<E>("v", op.kv_first), v_width), part.query, part.rows, 0, part.keys,
-            shape.first, rows(b.heads<E>("o"), row_o), rows(b.heads<F>("lse"), row_lse),
-            b.whole<E>("workspace"), b.heads<F>("o_sum"), {row_o, row_lse}, terms_of(b));
+            b.at<E>("q", index) + row * width, b.at<E>("k", op.kv_first) + row * share.kv_width(),
+            b.at<E>("v", op.kv_first) + row * share.kv_width(), part.q0, part.rows, 0, part.keys,
+            shape.first, row_of(b.heads<E>("o"), row, strides.o),
+            b.heads<F>("lse") + row * strides.lse, b.whole<E>("workspace"),
+            row_of(b.heads<F>("o_sum"), row, width), rows, terms_of(b, row));
       });
       return true;
     }
@@ -416,21 +428,22 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::attention_backward: {
       const BoundOp<OpKind::attention_backward> b(p, op, pointers);
-      AttentionTerms<E> terms = terms_of(b);
-      if (b.has("grads")) {
-        terms.sink_gradients = b.whole<F>("grads") + layers.sinks_of(p.place, op.head_group);
-      }
-      for_parts([&](const AttendedPart& part) {
-        const auto rows = [&](auto* tensor, int64_t width) { return tensor + part.first * width; };
-        const int64_t row_o = b.row<E>("d_o"), row_lse = b.row<F>("lse"),
-                      row_delta = b.row<F>("delta");
+      const HeadRows rows{b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")};
+      const HeadRows strides = rows.of(share);
+      const int64_t width = share.attention_width(), kv_width = share.kv_width();
+      for_parts([&](const AttentionPart& part) {
+        const int64_t row = part.first;
+        AttentionTerms<E> terms = terms_of(b, row);
+        if (b.has("grads")) {
+          terms.sink_gradients = b.whole<F>("grads") + layers.sinks_of(p.place, op.head_group);
+        }
         blocks.attention_backward(
-            rows(b.at<E>("q", index), q_width), rows(b.at<E>("k", op.kv_first), k_width),
-            rows(b.at<E>("v", op.kv_first), v_width), rows(b.heads<E>("d_o"), row_o),
-            rows(b.heads<F>("lse"), row_lse), rows(b.heads<F>("delta"), row_delta), part.query,
-            part.rows, 0, part.keys, op.first_dq, rows(b.at<F>("dq", index), q_width), op.first_dkv,
-            rows(b.at<F>("dk", op.kv_first), k_width), rows(b.at<F>("dv", op.kv_first), v_width),
-            b.whole<E>("workspace"), {row_o, row_lse, row_delta}, terms);
+            b.at<E>("q", index) + row * width, b.at<E>("k", op.kv_first) + row * kv_width,
+            b.at<E>("v", op.kv_first) + row * kv_width, b.heads<E>("d_o") + row * strides.o,
+            b.heads<F>("lse") + row * strides.lse, b.heads<F>("delta") + row * strides.delta,
+            part.q0, part.rows, 0, part.keys, op.first_dq, b.at<F>("dq", index) + row * width,
+            op.first_dkv, b.at<F>("dk", op.kv_first) + row * kv_width,
+            b.at<F>("dv", op.kv_first) + row * kv_width, b.whole<E>("workspace"), rows, terms);
       });
       return true;
     }
@@ -488,10 +501,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::embed_backward: {
       const BoundOp<OpKind::embed_backward> b(p, op, pointers);
-      for (int64_t row = 0, run = index * own / own_run; row < own; row += own_run, ++run) {
+      for (const TokenRun& run : token_runs(p, index * own, own)) {
+        const int64_t row = run.row - index * own;
         blocks.embed_backward(b.whole<int32_t>("tokens") + row,
-                              b.whole<E>("dx") + row * model.hidden, own_run,
-                              first_token_of_run(p, run), b.whole<F>("grads"));
+                              b.whole<E>("dx") + row * model.hidden, run.count, run.first,
+                              b.whole<F>("grads"));
       }
       return true;
     }

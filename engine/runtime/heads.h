@@ -28,6 +28,15 @@ struct HeadRows {
   }
 };
 
+/// The rows of keys and values. Those of one sequence are in runs if a microbatch has several.
+struct KeyRows {
+  int64_t run = 0;     // keys of a run; 0: all are neighbours
+  int64_t stride = 0;  // rows from a run to the next
+  int64_t row(int64_t key) const { return run > 0 ? key / run * stride + key % run : key; }
+  /// Whether the first `count` keys are neighbours.
+  bool adjoin(int64_t count) const { return run == 0 || count <= run; }
+};
+
 /// What attention has besides the causal mask. Without it all keys up to its own are visible to a
 /// query.
 template <class Element>
@@ -37,6 +46,7 @@ struct AttentionTerms {
   float* sink_gradients = nullptr;  // [H], added to
   const int32_t* begins = nullptr;  // [nq] where the queries' documents begin in the sequence, ...
   int64_t first_key = 0;            // ... and the place of position 0 there
+  KeyRows keys = {};
 
   /// The first position that a query at a position sees, by window and document, or one before the
   /// first key.

@@ -147,7 +147,12 @@ std::unique_ptr<TokenSource> open_tokens(const std::string& reference, const std
                     reference, sequence, vocab);
   }
   const Format parsed = parse_format(format, reference);
-  if (reference == "synthetic") return std::make_unique<SyntheticTokens>(vocab);
+  if (reference == "synthetic") {
+    if (format != "auto") {
+      throw bad_input("synthetic: its tokens are in no file; leave the format {} out", format);
+    }
+    return std::make_unique<SyntheticTokens>(vocab);
+  }
   return std::make_unique<FileTokens>(reference, parsed, sequence, vocab);
 }
 

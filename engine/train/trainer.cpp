@@ -99,7 +99,7 @@ class LogProbs {
 
   LogProbs(const Plan& plan, bool keep)
       : tokens_(plan.sequence),
-        losses_(plan.microbatches * plan.strategy.parallel.data),
+        losses_(sequences_of_step(plan)),
         labels_(losses_.size()),
         keep_(keep) {}
 
@@ -183,8 +183,7 @@ Trainer::Trainer(const Plan& plan, const TrainingConfig& config,
                  std::shared_ptr<const TokenSource> data, const TrainerOptions& options)
     : state_(std::make_unique<State>(plan, config, std::move(data), options,
                                      checked_program(plan, options.comm))) {
-  const int64_t samples =
-      checked_mul(config.steps, plan.microbatches * plan.strategy.parallel.data, "samples");
+  const int64_t samples = checked_mul(config.steps, sequences_of_step(plan), "samples");
   check_documents(*state_->data, plan.model.documents, samples, plan.sequence);
   initialize_states(state_->executor, plan.model, config.seed);
 }
@@ -231,26 +230,26 @@ StepReport Trainer::step() {
   // Replicas interleave their sequences, so that a step has the same ones as with a single replica.
   const int64_t replicas = plan.strategy.parallel.data;
   const int64_t replica = s.executor.program().place.data;
-  const int64_t first_sample = s.progress.steps_done * plan.microbatches * replicas;
+  const int64_t samples = sequences_of_step(plan);
+  const int64_t first_sample = s.progress.steps_done * samples;
   if (!plan.model.documents.empty()) {
-    const DocumentSurvey survey =
-        survey_documents(*s.data, first_sample, plan.microbatches * replicas, plan.sequence);
+    const DocumentSurvey survey = survey_documents(*s.data, first_sample, samples, plan.sequence);
     context.loss_scale = 1 / static_cast<double>(std::max<int64_t>(1, survey.labels));
-    context.documents = [&](int64_t microbatch) {
-      const int64_t sample = first_sample + microbatch * replicas + replica;
+    context.documents = [&](int64_t sequence) {
+      const int64_t sample = first_sample + sequence * replicas + replica;
       s.begins.resize(static_cast<size_t>(plan.sequence) + 1);
       s.data->documents(sample, plan.sequence, s.begins.data());
       return std::span<const int32_t>(s.begins);
     };
   }
-  context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
-    const int64_t sample = first_sample + microbatch * replicas + replica;
+  context.fill_tokens = [&](int64_t sequence, int64_t first, int64_t count, int32_t* tokens) {
+    const int64_t sample = first_sample + sequence * replicas + replica;
     s.data->sample(sample, plan.sequence, first, count, tokens);
   };
   LogProbs log_probs(plan, s.keep_log_probs);
-  context.take_log_probs = [&](int64_t microbatch, int64_t first, int64_t count,
+  context.take_log_probs = [&](int64_t sequence, int64_t first, int64_t count,
                                const float* values) {
-    log_probs.take({microbatch * replicas + replica, first, count}, values);
+    log_probs.take({sequence * replicas + replica, first, count}, values);
   };
   const int64_t sent_before = s.machine.backend().sent_bytes();
   s.timeline = s.executor.run(context);

@@ -46,7 +46,7 @@ class Configurer {
     kernels();
     costs();
     check_rules();
-    configured_.model = fit_positions(configured_.model, run_.sequence);
+    configured_.model = fit_to_length(configured_.model, run_.sequence);
     return std::move(configured_);
   }
 
@@ -337,7 +337,7 @@ class Configurer {
                              : role == ModelRole::reward ? "reward-name"
                                                          : nullptr;
     if (name != nullptr) other.model = other_model_of(knobs_, framework_, name);
-    if (other.model) other.model = fit_positions(*other.model, run_.sequence);
+    if (other.model) other.model = fit_to_length(*other.model, run_.sequence);
     run_.others.push_back(other);
   }
 

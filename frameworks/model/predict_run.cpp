@@ -104,7 +104,7 @@ RunNeeds needs_at(const TrainingRun& run, int64_t tokens, const ModelSpec& model
                   const HardwareProfile& hw, const Stack& stack) {
   TrainingRun other = run;
   other.sequence = tokens;
-  return needs_of(other, fit_positions(model, tokens), hw, stack);
+  return needs_of(other, fit_to_length(model, tokens), hw, stack);
 }
 
 }  // namespace longspan

@@ -155,11 +155,14 @@ std::string cost_text(const KnobCost& cost) {
 ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
   std::optional<ExportedPlan> best;
   const RunKnobs shared = knobs_of_plan(plan);
+  // The knobs say how many sequences a microbatch has.
+  Plan described = plan;
+  described.model.micro_batch = 1;
   for (const RunKnobs& way : ways_to_say(shared)) {
     for (const std::string& engine : engines_of(framework)) {
       RunKnobs wanted = way;
       if (!engine.empty()) wanted.set("engine", engine);
-      ExportedPlan tried = exported(framework, wanted, plan.model, plan.hardware);
+      ExportedPlan tried = exported(framework, wanted, described.model, plan.hardware);
       const std::string kind = way.effective("context-kind");
       if (plan.strategy.parallel.ulysses > 1 && (kind == "ring" || kind == "gather")) {
         tried.config.unsaid.push_back({"context-kind", "ulysses", kind});
@@ -173,9 +176,9 @@ ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
       if (!best || rank(tried) > rank(*best)) best = std::move(tried);
     }
   }
-  if (best->nearest && !best->fits) best = made_to_fit(framework, shared, *best, plan);
+  if (best->nearest && !best->fits) best = made_to_fit(framework, shared, *best, described);
   best->plan_only = plan_only_knobs(plan);
-  best->unsaid = costs_of(framework, *best, plan.model, plan.hardware);
+  best->unsaid = costs_of(framework, *best, described.model, plan.hardware);
   return *best;
 }
 

@@ -80,13 +80,13 @@ RunKnobs knobs_of_plan(const Plan& plan) {
   knobs.set("nodes", plan.hardware.nodes);
   knobs.set("node-gpus", plan.hardware.devices_per_node);
   knobs.set("sequence", plan.sequence);
-  knobs.set("microbatch", 1);
+  knobs.set("microbatch", plan.model.micro_batch);
   knobs.set("accumulation", plan.microbatches);
   knobs.set("adapter", "none");
   knobs.set("task", "sft");
   knobs.set("optimizer", "adamw");
   knobs.set("attention", "flash2");
-  knobs.set("batch", plan.microbatches * p.data);
+  knobs.set("batch", sequences_of_step(plan));
   knobs.set("precision", plan.dtype == DType::bfloat16 ? "bf16" : "fp32");
   knobs.set("tensor", p.tensor);
   if (p.tensor > 1) knobs.set("sequence-parallel", "true");
@@ -115,7 +115,7 @@ RunKnobs knobs_of_plan(const Plan& plan) {
   knobs.set("optimizer-states", tier_word(s.optimizer));
   knobs.set("mlp", s.mlp_tile > 0 ? "tiled" : "whole");
   knobs.set("loss", s.loss_tile > 0 ? "tiled" : "whole");
-  if (s.chunk_tokens > 0 && s.chunk_tokens < plan.sequence) knobs.set("chunk", s.chunk_tokens);
+  if (s.chunk_tokens > 0 && s.chunk_tokens < plan.tokens()) knobs.set("chunk", s.chunk_tokens);
   knobs.set("overlap", p.overlap ? "true" : "false");
   return knobs;
 }
@@ -134,7 +134,7 @@ std::vector<PlanOnlyKnob> plan_only_knobs(const Plan& plan) {
   add(s.kv != Tier::device, "kv", std::string(name_of(s.kv)));
   add(s.between_uses != Tier::device, "between_uses", std::string(name_of(s.between_uses)));
   add(s.head_groups > 1, "head_groups", std::to_string(s.head_groups));
-  add(s.block_tokens > 0 && s.block_tokens < plan.sequence, "block_tokens",
+  add(s.block_tokens > 0 && s.block_tokens < plan.tokens(), "block_tokens",
       std::to_string(s.block_tokens));
   add(s.prefetch_depth > 1, "prefetch_depth", std::to_string(s.prefetch_depth));
   add(s.offload_window > 1, "offload_window", std::to_string(s.offload_window));

@@ -61,15 +61,15 @@ class Collector {
   double repeats_ = 1;
 };
 
-// The pairs of an op by the shapes of its parts: rectangles in which all pairs are visible; the
-// query's own chunk; and those that a window cuts, of which a corner is visible.
+// The pairs of an op in one sequence by the shapes of its parts: rectangles in which all pairs are
+// visible; the query's own chunk; and those that a window cuts, of which a corner is visible.
 struct AttentionPairs {
   double full_keys = 0;  // tokens that all queries see
   double own = 0, own_side = 0;
   double cut = 0;
 };
 AttentionPairs pairs_of(const ModelSpec& m, const Lengths& lengths, const OpShape& shape) {
-  const auto c = static_cast<double>(lengths.chunk);
+  const auto c = static_cast<double>(m.of_sequence(lengths.chunk));
   const KeyWindow window = key_window(m, lengths.chunk);
   const int64_t first = shape.diagonal ? shape.kv_chunks - 1 : shape.distance;
   const int64_t before = shape.kv_chunks - (shape.diagonal ? 1 : 0);
@@ -104,7 +104,7 @@ double flops_of_pair(const ModelSpec& m, int64_t width, bool forward) {
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const int64_t part = attended_part(m, lengths.chunk);
+  const int64_t part = attended_part(m, m.of_sequence(lengths.chunk));
   const double c = static_cast<double>(part);
   const double dim = mean_dim(m);
   const AttentionCall tile = backward_tile({width / m.head_dim, 1, m.head_dim, part, part, true});
@@ -114,9 +114,11 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
   const double all = c * c * shape.kv_chunks - (shape.diagonal ? c * (c - 1) / 2 : 0);
   const double left =
       visible_pairs(m, lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance) / all;
-  const double triangles = shape.diagonal ? left * tiles : 0;
-  const double squares = left * (tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
-                                 (shape.diagonal ? tiles * (tiles - 1) / 2 : 0));
+  const auto sequences = static_cast<double>(m.micro_batch);
+  const double triangles = shape.diagonal ? sequences * left * tiles : 0;
+  const double squares = sequences * left *
+                         (tiles * tiles * (shape.kv_chunks - (shape.diagonal ? 1 : 0)) +
+                          (shape.diagonal ? tiles * (tiles - 1) / 2 : 0));
   add.repeated(Kernel::attention_backward, {side, side, dim}, per_pair * side * side, squares,
                static_cast<double>(tile.heads));
   add.repeated(Kernel::attention_backward_diagonal, {side, side, dim},
@@ -134,7 +136,8 @@ void deterministic_backward(const Program& p, const OpShape& shape, int64_t widt
 void attention(const Program& p, const OpShape& shape, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const double c = static_cast<double>(lengths.chunk);
+  const double c = static_cast<double>(m.of_sequence(lengths.chunk));
+  const auto sequences = static_cast<double>(m.micro_batch);  // one after the other
   const double dim = mean_dim(m);
   const bool forward = shape.kind == OpKind::attention_forward;
   const int64_t width = m.attention_width() / (lengths.head_shares() * lengths.tensor);
@@ -145,15 +148,18 @@ void attention(const Program& p, const OpShape& shape, Collector& add) {
   const bool in_tiles = library_backward && p.strategy.deterministic;
   if (in_tiles) deterministic_backward(p, shape, width, add);
   if (!in_tiles && pairs.full_keys > 0) {
-    add.whole(forward ? Kernel::attention_forward : Kernel::attention_backward,
-              {c, pairs.full_keys, dim}, per_pair * c * pairs.full_keys, heads);
+    add.repeated(forward ? Kernel::attention_forward : Kernel::attention_backward,
+                 {c, pairs.full_keys, dim}, per_pair * c * pairs.full_keys, sequences, heads);
   }
   const Kernel masked =
       forward ? Kernel::attention_forward_diagonal : Kernel::attention_backward_diagonal;
   if (!in_tiles && pairs.own > 0) {
-    add.whole(masked, {pairs.own_side, pairs.own_side, dim}, per_pair * pairs.own, heads);
+    add.repeated(masked, {pairs.own_side, pairs.own_side, dim}, per_pair * pairs.own, sequences,
+                 heads);
   }
-  if (!in_tiles && pairs.cut > 0) add.whole(masked, {c, c, dim}, per_pair * pairs.cut, heads);
+  if (!in_tiles && pairs.cut > 0) {
+    add.repeated(masked, {c, c, dim}, per_pair * pairs.cut, sequences, heads);
+  }
   if (!shape.into_sum && !library_backward) return;
   add.tiles(lengths.chunk, 0);
   const int64_t keys = lengths.chunk * shape.kv_chunks;
@@ -314,10 +320,10 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
 // is memory for them.
 void received_experts(const Program& p, const OpShape& shape, Collector& add) {
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
+  const int64_t tokens = tile_tokens(p, shape);
+  const ExpertsWork work(p, shape, tokens, add);
   const Experts& e = work.e;
-  const int64_t of_busiest = (work.rows() * p.strategy.parallel.expert_imbalance + 99) / 100;
-  const int64_t rows = std::min(of_busiest, most_received_rows(e, p.strategy, lengths));
+  const int64_t rows = busiest_rows(e, p.strategy, lengths, tokens);
   const int64_t count = e.count / lengths.expert, w = work.parts * work.f, f = work.f, d = work.d;
   add.grouped(Kernel::gemm_nt, count, rows, w, d);
   if (work.biased) add.elementwise(Kernel::add, rows, w);
@@ -540,8 +546,12 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::dispatch:
     case OpKind::collect: {
       // As many bytes to each peer as the busiest rank gets of each.
-      const double bytes = static_cast<double>(expert_tile_bytes(p, shape)) / ranks *
-                           static_cast<double>(parallel.expert_imbalance) / 100;
+      const int64_t tokens = tile_tokens(p, shape);
+      const Experts& e = *p.model_of(shape.layer_kind).experts;
+      const auto busiest =
+          static_cast<double>(busiest_rows(e, p.strategy, p.lengths_of(shape.layer_kind), tokens));
+      const double bytes = static_cast<double>(expert_tile_bytes(p, shape)) / ranks * busiest /
+                           static_cast<double>(tokens * e.active);
       add.whole(Kernel::exchange, {bytes, stride, ranks}, bytes * (ranks - 1));
       break;
     }

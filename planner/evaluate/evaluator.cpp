@@ -77,7 +77,7 @@ struct Evaluator::State {
 
 StepRequest Evaluator::State::request(const Candidate& c) const {
   StepRequest request;
-  request.model = fit_positions(model, c.sequence);
+  request.model = fit_to_length(model, c.sequence);
   request.strategy = c.strategy;
   request.sequence = c.sequence;
   request.microbatches = c.microbatches;
@@ -92,7 +92,7 @@ Bounds& Evaluator::State::bounds_of(int64_t sequence, int64_t microbatches) {
   std::unique_ptr<Bounds>& known = bounds[{sequence, microbatches}];
   if (known) return *known;
   StepRequest asked;
-  asked.model = fit_positions(model, sequence);
+  asked.model = fit_to_length(model, sequence);
   asked.sequence = sequence;
   asked.microbatches = microbatches;
   asked.dtype = dtype;
@@ -198,7 +198,7 @@ bool Evaluator::at_risk(const TierBytes& bytes) const {
 namespace {
 
 Score score_of(const Candidate& c, const Evaluation& e, double overflow) {
-  return {overflow, e.step_seconds, e.step_seconds / static_cast<double>(sequences_of_step(c)),
+  return {overflow, e.step_seconds, e.step_seconds / static_cast<double>(micro_batches_of_step(c)),
           e.peak_bytes};
 }
 

@@ -75,7 +75,7 @@ Bounds& PipelineDemand::bounds_of(size_t kind, int64_t layers, int64_t sequence,
   std::unique_ptr<Bounds>& known = bounds_[{kind, layers, sequence, microbatches}];
   if (known) return *known;
   StepRequest asked;
-  asked.model = model_of_run(fit_positions(model_, sequence), kinds_[kind]);
+  asked.model = model_of_run(fit_to_length(model_, sequence), kinds_[kind]);
   asked.model.layers = layers;
   asked.sequence = sequence;
   asked.microbatches = microbatches;
@@ -91,7 +91,7 @@ const StepRequest& PipelineDemand::slice_of(const Candidate& c, size_t kind, int
                                             int64_t tokens) {
   KindSlice& own = slices_[kind];
   if (own.layers != layers || own.sequence != c.sequence) {
-    own.request.model = model_of_run(fit_positions(model_, c.sequence), kinds_[kind]);
+    own.request.model = model_of_run(fit_to_length(model_, c.sequence), kinds_[kind]);
     own.request.model.layers = own.layers = layers;
     own.sequence = c.sequence;
   }

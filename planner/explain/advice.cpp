@@ -56,7 +56,7 @@ std::optional<Change> change_that_fits(Evaluator& evaluator, const Candidate& c,
     if (ops_estimate(evaluator.request(changed)) > kMostListedOps) continue;
     const Demand demand = evaluator.demand(changed);
     if (!fits_within(demand.peak_bytes(), limits)) continue;
-    const auto sequences = static_cast<double>(sequences_of_step(changed));
+    const auto sequences = static_cast<double>(micro_batches_of_step(changed));
     const bool likely = fits_within(packing.of(evaluator.live(changed)), limits);
     bounded.push_back({std::move(n), demand.step_seconds() / sequences, likely});
   }

@@ -40,7 +40,7 @@ std::string bubbles_of(const Plan& plan) {
   double busy = 0;
   for (const PipelineRank& rank : step.ranks) busy = std::max(busy, rank.busy_seconds);
   const std::string of_sequence =
-      format_seconds(busy / static_cast<double>(plan.strategy.parallel.data * plan.microbatches));
+      format_seconds(busy / static_cast<double>(sequences_of_step(plan)));
   if (!has_pipeline(plan)) return fmt::format("forward and backward take {}", of_sequence);
   return fmt::format("its busiest rank computes for {}, with a bubble of {:.1f} %", of_sequence,
                      100 * step.bubble_rate);

@@ -60,6 +60,9 @@ ExpertCosts costs_of_experts(const Simulated& s) {
   if (lengths.expert > 1) {
     costs.tile_tokens = expert_tiles(p.strategy, lengths).tokens;
     costs.most_rows = most_received_rows(experts, p.strategy, lengths);
+    costs.busiest =
+        static_cast<double>(busiest_rows(experts, p.strategy, lengths, costs.tile_tokens)) /
+        static_cast<double>(costs.tile_tokens * experts.active);
     for (const Tensor t :
          {Tensor::routing, Tensor::routed, Tensor::routed_gradients, Tensor::routed_weights,
           Tensor::received, Tensor::received_gradients, Tensor::received_weights, Tensor::arrivals,

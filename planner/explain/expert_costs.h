@@ -14,6 +14,7 @@ struct ExpertCosts {
   std::array<int64_t, kTierCount> state_bytes{};  // parameters, gradients and moments
   // With experts on several ranks: a tile, and the rows that a rank has memory for.
   int64_t tile_tokens = 0, most_rows = 0;
+  double busiest = 1;           // rows of the busiest rank, over the mean
   int64_t tile_bytes = 0;       // of a tile's rows, on the way and in products
   double compute_seconds = 0;   // of ops of layers' MLPs with experts
   double exchange_seconds = 0;  // of rows

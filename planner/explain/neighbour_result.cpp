@@ -142,7 +142,7 @@ NeighbourJudge::NeighbourJudge(const Plan& plan, const std::optional<Evaluation>
       cost_(plan.hardware, plan.dtype),
       evaluator_(std::make_unique<Evaluator>(plan_.model, plan_.hardware, capacity_, plan.dtype)),
       method_(method_of(plan.strategy)),
-      sequences_(sequences_of_step(candidate_of(plan.strategy))) {
+      batches_(micro_batches_of_step(candidate_of(plan.strategy))) {
   if (method_ != Method::list) {
     const Evaluation known = own ? *own : evaluate(step_request(plan), cost_);
     seconds_ = known.step_seconds;
@@ -152,7 +152,7 @@ NeighbourJudge::NeighbourJudge(const Plan& plan, const std::optional<Evaluation>
   const Simulated simulated = simulate_plan(plan);
   seconds_ = simulated.timeline.step_seconds;
   bytes_ = evaluator_->arenas(candidate_of(plan.strategy));
-  parts_ = parts_of(simulated, cost_, static_cast<double>(sequences_));
+  parts_ = parts_of(simulated, cost_, static_cast<double>(batches_));
 }
 
 NeighbourJudge::Method NeighbourJudge::method_of(const Strategy& strategy) const {
@@ -165,13 +165,13 @@ NeighbourJudge::Method NeighbourJudge::method_of(const Strategy& strategy) const
 }
 
 Candidate NeighbourJudge::candidate_of(const Strategy& strategy) const {
-  return {strategy, plan_.sequence, plan_.microbatches};
+  return {strategy, plan_.tokens(), plan_.microbatches};
 }
 
 // Whether the strategy breaks a rule; sets the reason.
 bool NeighbourJudge::is_invalid(NeighbourResult& result) const {
   const Strategy& s = result.neighbour.strategy;
-  std::optional<Violation> violation = violation_of(s, plan_.model, plan_.sequence);
+  std::optional<Violation> violation = violation_of(s, plan_.model, plan_.tokens());
   if (!violation) return false;
   result.limiting_factor = limiting_factor_of(violation->rule);
   result.remedy = std::exchange(violation->advice, "");
@@ -191,7 +191,7 @@ bool NeighbourJudge::is_open(NeighbourResult& result) const {
   if (ops <= most) return false;
   result.limiting_factor = LimitingFactor::program_size;
   result.reason = fmt::format("{} chunks make {} ops, too many to evaluate",
-                              plan_.sequence / s.parallel.ring / s.chunk_tokens, ops);
+                              plan_.tokens() / s.parallel.ring / s.chunk_tokens, ops);
   result.remedy = "a larger chunk";
   return true;
 }
@@ -217,9 +217,9 @@ bool NeighbourJudge::sets_shortage(NeighbourResult& result) const {
 // Whether the neighbour is slower; sets how much slower or faster it is. `step_seconds`: of its own
 // step.
 bool NeighbourJudge::sets_difference(NeighbourResult& result, double step_seconds) const {
-  const int64_t sequences = sequences_of_step(candidate_of(result.neighbour.strategy));
+  const int64_t batches = micro_batches_of_step(candidate_of(result.neighbour.strategy));
   const double slower =
-      step_seconds * static_cast<double>(sequences_) / static_cast<double>(sequences) - seconds_;
+      step_seconds * static_cast<double>(batches_) / static_cast<double>(batches) - seconds_;
   const bool exact = result.fidelity == Fidelity::laid_out && method_ != Method::period;
   const char* about = result.fidelity == Fidelity::sampled ? "about " : "";
   if (std::abs(slower) <= (exact ? kSame : kSameSampled) * seconds_) {
@@ -227,9 +227,10 @@ bool NeighbourJudge::sets_difference(NeighbourResult& result, double step_second
     return false;
   }
   result.seconds_slower = slower;
-  const std::string of = sequences == sequences_ ? "a step"
-                         : sequences_ == 1       ? "for a sequence"
-                                                 : fmt::format("for {} sequences", sequences_);
+  const int64_t sequences = batches_ * plan_.model.micro_batch;
+  const std::string of = batches == batches_ ? "a step"
+                         : sequences == 1    ? "for a sequence"
+                                             : fmt::format("for {} sequences", sequences);
   result.reason = fmt::format("{} by {}{} {}", slower < 0 ? "faster" : "slower", about,
                               format_seconds(std::abs(slower)), of);
   if (slower > 0) result.limiting_factor = LimitingFactor::time;
@@ -245,7 +246,8 @@ void NeighbourJudge::judge_list(NeighbourResult& result) const {
   const Simulated simulated = simulate_plan(plan);
   if (!sets_difference(result, simulated.timeline.step_seconds)) return;
   if (method_ != Method::list) return;
-  const Parts parts = parts_of(simulated, cost_, static_cast<double>(sequences_of_step(changed)));
+  const Parts parts =
+      parts_of(simulated, cost_, static_cast<double>(micro_batches_of_step(changed)));
   Parts more{};
   for (size_t i = 0; i < parts.size(); ++i) more[i] = parts[i] - parts_[i];
   result.limiting_factor =
@@ -339,7 +341,7 @@ void NeighbourJudge::settle(std::vector<NeighbourResult>& results) const {
 
 std::vector<NeighbourResult> NeighbourJudge::results(const Progress& progress) const {
   const std::vector<Neighbour> all =
-      neighbours(plan_.strategy, plan_.sequence, capacity_[static_cast<int>(Tier::nvme)] > 0);
+      neighbours(plan_.strategy, plan_.tokens(), capacity_[static_cast<int>(Tier::nvme)] > 0);
   std::vector<NeighbourResult> result;
   for (const Neighbour& neighbour : all) {
     if (progress) {
@@ -363,8 +365,8 @@ std::string NeighbourJudge::faster_resource(const NeighbourResult& result) const
     if (resource_of(op) == result.limiting_factor) concerned[op.shape] = true;
   }
   const auto sequences =
-      static_cast<double>(sequences_of_step(candidate_of(result.neighbour.strategy)));
-  const double goal = (1 + kSame) * seconds_ * sequences / static_cast<double>(sequences_);
+      static_cast<double>(micro_batches_of_step(candidate_of(result.neighbour.strategy)));
+  const double goal = (1 + kSame) * seconds_ * sequences / static_cast<double>(batches_);
   const auto is_enough = [&](double factor) {
     std::vector<double> durations = alone;
     for (size_t i = 0; i < durations.size(); ++i) {

@@ -103,8 +103,8 @@ class NeighbourJudge {
   /// neighbours'.
   std::vector<std::string> suggestions(const std::vector<NeighbourResult>& results) const;
 
-  double seconds() const { return seconds_; }       // of a step of the plan
-  int64_t sequences() const { return sequences_; }  // of that step
+  double seconds() const { return seconds_; }                               // of a step of the plan
+  int64_t sequences() const { return batches_ * plan_.model.micro_batch; }  // of that step
 
  private:
   /// How a strategy is judged: a list of ops; its period, if it is too large to list; the programs
@@ -143,7 +143,7 @@ class NeighbourJudge {
   Parts parts_{};                         // of a list
   TierBytes bytes_{};
   double seconds_ = 0;
-  int64_t sequences_ = 1;
+  int64_t batches_ = 1;  // of the plan's step
 };
 
 /// The most informative results, at most `lines` of them, in the order of limiting factors; indices

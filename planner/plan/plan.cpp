@@ -9,11 +9,15 @@
 #include "planner/program/ops_estimate.h"
 
 namespace longspan {
+int64_t sequences_of_step(const Plan& plan) {
+  return plan.model.micro_batch * plan.microbatches * plan.strategy.parallel.data;
+}
+
 StepRequest step_request(const Plan& plan) {
   StepRequest request;
   request.model = plan.model;
   request.strategy = plan.strategy;
-  request.sequence = plan.sequence;
+  request.sequence = plan.tokens();
   request.microbatches = plan.microbatches;
   request.dtype = plan.dtype;
   request.compute_capability = plan.hardware.device.compute_capability;
@@ -22,24 +26,23 @@ StepRequest step_request(const Plan& plan) {
 
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes) {
-  const auto sequences = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
+  const auto batches = static_cast<double>(plan.microbatches * plan.strategy.parallel.data);
   // Devices on one processor share its peak.
   const double peak = peak_flops(plan.hardware, plan.dtype) *
                       static_cast<double>(plan.hardware.devices()) /
                       static_cast<double>(devices_per_processor(plan.hardware));
   Prediction prediction;
   prediction.step_seconds = step_seconds;
-  prediction.tokens_per_second = sequences * static_cast<double>(plan.sequence) / step_seconds;
-  const ModelFlops flops = model_flops(plan.model, plan.sequence);
+  prediction.tokens_per_second = batches * static_cast<double>(plan.tokens()) / step_seconds;
+  const ModelFlops flops = model_flops(plan.model, plan.tokens());
   const double work = plan.strategy.forward_only ? flops.forward() : flops.step();
-  prediction.mfu = work * sequences / step_seconds / peak;
+  prediction.mfu = work * batches / step_seconds / peak;
   prediction.peak_bytes = peak_bytes;
   return prediction;
 }
 
 double seconds_per_sequence(const Plan& plan) {
-  return plan.predicted.step_seconds /
-         static_cast<double>(plan.strategy.parallel.data * plan.microbatches);
+  return plan.predicted.step_seconds / static_cast<double>(sequences_of_step(plan));
 }
 
 Prediction predict(const Plan& plan) {
@@ -49,7 +52,7 @@ Prediction predict(const Plan& plan) {
 
 Plan forward_plan(Plan plan) {
   plan.strategy = for_forward(std::move(plan.strategy));
-  validate(plan.strategy, plan.model, plan.sequence, "--forward-only");
+  validate(plan.strategy, plan.model, plan.tokens(), "--forward-only");
   plan.predicted = predict(plan);
   return plan;
 }

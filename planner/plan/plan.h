@@ -35,14 +35,19 @@ struct Prediction {
 struct Plan {
   ModelSpec model;
   HardwareProfile hardware;  // only the part in use, with one rank per device
-  int64_t sequence = 0;      // tokens, global
+  int64_t sequence = 0;      // tokens of a sequence; ModelSpec::micro_batch are a microbatch
   int64_t microbatches = 1;  // per optimizer step on each data replica
   DType dtype = DType::float32;
   Strategy strategy;
   Prediction predicted;
   std::string created_by;  // "longspan 0.1.0 plan"
+  /// The tokens of a microbatch.
+  int64_t tokens() const { return sequence * model.micro_batch; }
   bool operator==(const Plan&) const = default;
 };
+
+/// The sequences of an optimizer step, on all replicas.
+int64_t sequences_of_step(const Plan& plan);
 
 StepRequest step_request(const Plan& plan);
 
@@ -51,7 +56,7 @@ StepRequest step_request(const Plan& plan);
 Prediction prediction_of(const Plan& plan, double step_seconds,
                          const std::array<int64_t, kTierCount>& peak_bytes);
 
-/// The predicted seconds of one sequence; a step trains one in each microbatch of each replica.
+/// The predicted seconds of one of sequences_of_step().
 double seconds_per_sequence(const Plan& plan);
 
 /// Returns the prediction of a plan: builds, lays out and simulates its program, or evaluates it by

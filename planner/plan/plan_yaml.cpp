@@ -19,7 +19,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kLongestSequence = int64_t{1} << 40;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr std::pair<Tier, const char*> kPeakKeys[] = {
     {Tier::device, "device_bytes"}, {Tier::host, "host_bytes"}, {Tier::nvme, "nvme_bytes"}};
@@ -276,6 +275,7 @@ std::string write_plan(const Plan& plan) {
   field(out, "longspan_plan", kPlanVersion);
   field(out, "created_by", plan.created_by);
   field(out, "sequence", plan.sequence);
+  if (plan.model.micro_batch > 1) field(out, "micro_batch", plan.model.micro_batch);
   field(out, "microbatches", plan.microbatches);
   field(out, "dtype", std::string(name_of(plan.dtype)));
   out << YAML::Key << "parallel" << YAML::Value;
@@ -323,14 +323,19 @@ Plan parse_plan(const std::string& text, const std::string& origin) {
   plan.strategy.parallel = read_parallel(yaml.map("parallel"));
   if (yaml.has("lists")) plan.strategy.parallel.pipeline.lists = read_lists(yaml, origin);
   plan.model = read_model(yaml.map("model"));
+  if (yaml.has("micro_batch")) {
+    plan.model.micro_batch = yaml.whole("micro_batch", 1, kMostMicroBatch);
+    validate(plan.model, origin + ": model");
+  }
   refuse_unplanned(plan.model);
+  plan.model.documents = plan.model.documents.in(plan.sequence);
   plan.hardware = read_hardware(yaml.map("hardware"));
   const bool has_record = yaml.has("predicted");
   if (has_record) plan.predicted = read_prediction(yaml.map("predicted"));
   yaml.finish();
 
   check_dtype(yaml, plan);
-  validate(plan.strategy, plan.model, plan.sequence, origin + ": strategy");
+  validate(plan.strategy, plan.model, plan.tokens(), origin + ": strategy");
   if (plan.strategy.parallel.expert > 1 && !plan.model.experts) {
     throw bad_input(
         "{}: strategy: parallel.expert: {} has no experts to distribute; set expert to 1", origin,

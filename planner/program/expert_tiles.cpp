@@ -14,15 +14,28 @@ ExpertTiles expert_tiles(const Strategy& s, const Lengths& lengths) {
   return {count, tile, rows - (count - 1) * tile};
 }
 
-int64_t most_received_rows(const Experts& e, const Strategy& s, const Lengths& lengths) {
-  constexpr std::string_view what = "rows of experts";
-  const int64_t tokens = expert_tiles(s, lengths).tokens;
+namespace {
+
+constexpr std::string_view what = "rows of experts";
+
+int64_t most_rows_of(const Experts& e, const Strategy& s, const Lengths& lengths, int64_t tokens) {
   const int64_t on_one_rank = std::min(e.active, e.count / lengths.expert);
   const int64_t worst = checked_mul(checked_mul(tokens, lengths.expert, what), on_one_rank, what);
   const int64_t percent = s.parallel.expert_capacity;
   if (percent == 0) return worst;
   return std::min(worst,
                   ceil_div(checked_mul(checked_mul(tokens, e.active, what), percent, what), 100));
+}
+
+}  // namespace
+
+int64_t most_received_rows(const Experts& e, const Strategy& s, const Lengths& lengths) {
+  return most_rows_of(e, s, lengths, expert_tiles(s, lengths).tokens);
+}
+
+int64_t busiest_rows(const Experts& e, const Strategy& s, const Lengths& lengths, int64_t tokens) {
+  return std::min(ceil_div(tokens * e.active * s.parallel.expert_imbalance, 100),
+                  most_rows_of(e, s, lengths, tokens));
 }
 
 int64_t first_rows_bytes(const Experts& e) { return round_up((e.count + 1) * 8, 64); }

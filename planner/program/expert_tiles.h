@@ -26,6 +26,11 @@ ExpertTiles expert_tiles(const Strategy& strategy, const Lengths& lengths);
 int64_t most_received_rows(const Experts& experts, const Strategy& strategy,
                            const Lengths& lengths);
 
+/// The rows that the busiest rank receives of a tile of `tokens`, at the imbalance that times are
+/// predicted for, as far as a routing can have it and there is memory for them.
+int64_t busiest_rows(const Experts& experts, const Strategy& strategy, const Lengths& lengths,
+                     int64_t tokens);
+
 /// The first rows of experts in the order of experts, and the end of the last: int64 [count + 1],
 /// padded to whole cache lines. A tile's routing begins with those of its own rows; arrivals are
 /// those of all ranks of the group.

@@ -22,7 +22,8 @@ KeyWindow key_window(int64_t window, int64_t span, const Documents& documents, i
   if (most == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
   // (d + 1) * chunk - 1.
-  const int64_t hides_from = documents.empty() ? most / chunk : std::min(most / chunk, int64_t{1});
+  const bool whole = documents.empty() || documents.are_sequences();
+  const int64_t hides_from = whole ? most / chunk : std::min(most / chunk, int64_t{1});
   return {most == 1 ? 0 : (most - 2) / chunk + 1, hides_from};
 }
 
@@ -52,11 +53,11 @@ std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int
 
 double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, bool diagonal,
                      int64_t distance) {
-  const int64_t keys = kv_chunks * chunk;
-  if (!diagonal && distance == 0) return static_cast<double>(chunk) * static_cast<double>(keys);
-  if (attended_part(model, chunk) < chunk) return pairs_in_spans(chunk, model.span);
-  const int64_t first = (diagonal ? kv_chunks - 1 : distance) * chunk;
-  return model.documents.pairs(chunk, keys, first, model.window);
+  const int64_t queries = model.of_sequence(chunk), keys = kv_chunks * queries;
+  if (!diagonal && distance == 0) return static_cast<double>(queries) * static_cast<double>(keys);
+  if (attended_part(model, queries) < queries) return pairs_in_spans(queries, model.span);
+  const int64_t first = (diagonal ? kv_chunks - 1 : distance) * queries;
+  return model.documents.pairs(queries, keys, first, model.window);
 }
 
 }  // namespace longspan

@@ -34,14 +34,16 @@ struct KeyWindow {
   /// of `of_part` chunks.
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
-/// What the model of a kind of layers lets a query see, in chunks of `chunk` tokens: its window,
-/// its span, and the longest document. Documents may hide keys at any distance but 0. A chunk is
-/// several spans, or the sequence is one.
+/// What a window, spans and documents let a query see, in chunks that have `chunk` tokens of a
+/// sequence. Documents may hide keys at any distance but 0. A chunk is several spans, or the
+/// sequence is one.
 KeyWindow key_window(int64_t window, int64_t span, const Documents& documents, int64_t chunk);
+/// As above by the model of a kind of layers, in chunks of `chunk` tokens of a microbatch.
 inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  return key_window(model.window, model.span, model.documents, chunk);
+  return key_window(model.window, model.span, model.documents, model.of_sequence(chunk));
 }
-/// The length of the parts of a chunk that attend to themselves alone: its spans, or the chunk.
+/// The length of the parts of a sequence's chunk that attend to themselves alone: its spans, or the
+/// chunk, which has `chunk` tokens of the sequence.
 inline int64_t attended_part(const ModelSpec& model, int64_t chunk) {
   return model.span > 0 && model.span < chunk ? model.span : chunk;
 }
@@ -59,8 +61,8 @@ struct KeyRange {
 std::vector<KeyRange> ring_keys(const ParallelLayout& parallel, int64_t own, int64_t chunk,
                                 int64_t source, int64_t chunks, const KeyWindow& window);
 
-/// The pairs of a query and a key that an op of this shape sees in chunks of `chunk` tokens; exact
-/// up to 2^53, and expected ones with documents.
+/// The pairs of a query and a key of one sequence that an op of this shape sees in chunks of
+/// `chunk` tokens of a microbatch; exact up to 2^53, and expected ones with documents.
 double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, bool diagonal,
                      int64_t distance);
 

@@ -143,7 +143,7 @@ void check_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequ
 }
 
 int64_t tokens_of_shares(const ModelSpec& model) {
-  int64_t all = 1;
+  int64_t all = model.micro_batch;
   for (const LayerRun& run : model.runs) {
     all = std::lcm(all, tokens_of_pattern(run.tokens));
     if (all <= kLongestPattern) continue;

@@ -18,8 +18,9 @@ bool divides_shares(const ModelSpec& model, const Strategy& strategy, int64_t se
 /// Throws bad_input unless divides_shares().
 void check_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequence);
 
-/// The fewest tokens after which the selections of all runs repeat: wherever a plan divides tokens,
-/// their number is a multiple of it. 1 if layers are alike. Throws bad_input if a run's share of no
+/// The fewest tokens after which the selections of all runs repeat, or one of each sequence of a
+/// microbatch: wherever a plan divides tokens, their number is a multiple of it. 1 if layers are
+/// alike. Throws bad_input if a run's share of no
 /// such number is whole, or its tokens are not among those of the run around it.
 int64_t tokens_of_shares(const ModelSpec& model);
 

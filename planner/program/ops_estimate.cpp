@@ -169,7 +169,8 @@ class Counter {
   // Sets what depends on the window of a kind of layers, and on its chunks.
   void count_keys(const LayerRun& kind) {
     const int64_t chunk = std::llround(static_cast<double>(s_.chunk_tokens) * kind.tokens);
-    window_ = key_window(kind.window, kind.span, model_.documents, std::max<int64_t>(1, chunk));
+    window_ = key_window(kind.window, kind.span, model_.documents,
+                         std::max<int64_t>(1, model_.of_sequence(chunk)));
     if (p_.ring == 1) return;
     const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
     if (!window_.is_limited()) {

@@ -1,6 +1,7 @@
 #include "planner/program/program.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cassert>
 
 #include "planner/program/expert_tiles.h"
@@ -61,22 +62,60 @@ int64_t Program::group_offset_bytes(BufferId id, int64_t group) const {
   return group * (row_bytes_of(id) / shares);
 }
 
+namespace {
+
+// The chunk of the whole microbatch that a rank's own chunk is.
+int64_t chunk_of_all(const Program& p, int64_t chunk) {
+  return global_chunk(p.strategy.parallel, p.place.ring, chunk);
+}
+
+// Where the rows of a run begin among all chunks.
+int64_t first_of_run(const Program& p, int64_t run) {
+  const Lengths& l = p.lengths;
+  if (l.tensor > 1) return run * l.dense_block() + p.place.tensor * l.own_run();
+  return chunk_of_all(p, run) * l.chunk + p.place.ulysses * l.own_chunk();
+}
+
+}  // namespace
+
 TokenPositions own_tokens(const Program& p, int kind, int64_t chunk) {
-  return {first_own_token(p, chunk), p.lengths.own_chunk(), p.lengths_of(kind).own_chunk()};
+  const int64_t own = p.lengths.own_chunk(), before = p.place.ulysses * own;
+  const int64_t of_sequence = p.model.of_sequence(p.lengths.chunk);
+  const int64_t first = chunk_of_all(p, chunk) * of_sequence;
+  if (p.model.micro_batch == 1) return {first + before, own, p.lengths_of(kind).own_chunk()};
+  TokenPositions tokens(first);
+  tokens.row0 = before;
+  tokens.period = of_sequence;
+  return tokens;
 }
 
 RowChoice rows_of_block(const Program& p, int inner, int outer) {
   return {p.lengths.own_block(), p.lengths_of(outer).own_block(), p.lengths_of(inner).own_block()};
 }
 
-int64_t first_own_token(const Program& p, int64_t chunk) {
-  const int64_t global = global_chunk(p.strategy.parallel, p.place.ring, chunk);
-  return global * p.lengths.chunk + p.place.ulysses * p.lengths.own_chunk();
+std::vector<TokenRun> token_runs(const Program& p, int64_t row, int64_t rows) {
+  const int64_t own_run = p.lengths.own_run(), chunk = p.lengths.chunk;
+  const int64_t of_sequence = p.model.of_sequence(chunk);
+  std::vector<TokenRun> runs;
+  for (int64_t end = row + rows; row < end; row += own_run) {
+    const int64_t first = first_of_run(p, row / own_run);
+    if (p.model.micro_batch == 1) {
+      runs.push_back({row, 0, first, own_run});
+      continue;
+    }
+    for (int64_t at = 0; at < own_run;) {
+      const int64_t in_chunk = (first + at) % chunk, position = in_chunk % of_sequence;
+      const int64_t count = std::min(own_run - at, of_sequence - position);
+      runs.push_back(
+          {row + at, in_chunk / of_sequence, (first + at) / chunk * of_sequence + position, count});
+      at += count;
+    }
+  }
+  return runs;
 }
 
-int64_t first_token_of_run(const Program& p, int64_t run) {
-  if (p.lengths.tensor == 1) return first_own_token(p, run);
-  return run * p.lengths.dense_block() + p.place.tensor * p.lengths.own_run();
+std::vector<TokenRun> token_runs(const Program& p) {
+  return token_runs(p, 0, p.lengths.blocks() * p.lengths.own_block());
 }
 
 double loss_scale(const Program& p) {

@@ -144,14 +144,22 @@ struct Program {
   int64_t group_offset_bytes(BufferId id, int64_t group) const;
 };
 
-/// The index in the whole sequence of the first token of `chunk` that this rank projects.
-int64_t first_own_token(const Program& program, int64_t chunk);
 /// The tokens of `chunk` that this rank projects in layers of a kind.
 TokenPositions own_tokens(const Program& program, int kind, int64_t chunk);
 /// The rows of a block on this rank in layers of kind `inner`, among those of `outer`.
 RowChoice rows_of_block(const Program& program, int inner, int outer);
-/// The index of the first token of run `run`, of Lengths::own_run() rows, of the rank's residual.
-int64_t first_token_of_run(const Program& program, int64_t run);
+/// Rows of the rank's residual whose tokens are neighbours in a sequence.
+struct TokenRun {
+  int64_t row = 0;       // the first, in the residual
+  int64_t sequence = 0;  // of the microbatch
+  int64_t first = 0;     // the position of the first
+  int64_t count = 0;
+};
+/// The runs of `rows` rows from `row` on, in their order. REQUIRES: both are multiples of
+/// Lengths::own_run().
+std::vector<TokenRun> token_runs(const Program& program, int64_t row, int64_t rows);
+/// All runs of the rank's residual.
+std::vector<TokenRun> token_runs(const Program& program);
 
 /// The factor from a sum of tokens' losses to the mean over all ranks' and microbatches' tokens, if
 /// all have labels: 1 / (S * microbatches * data replicas).

@@ -1,4 +1,4 @@
-// The tokens of layers that work on a share of the sequence.
+// The tokens of rows: of layers that work on a share of the sequence, and of several sequences.
 //
 // A share with k of n tokens in a row has the tokens floor(i * n / k), i = 0, 1, ..., k - 1: evenly
 // spaced, the first included, in their order and at their own positions. For a share of p/q the
@@ -15,6 +15,7 @@ struct TokenPositions {
   int64_t first = 0;              // the position at which the pattern begins
   int64_t all = 1, selected = 1;  // tokens, and those of them that are selected
   int64_t row0 = 0;
+  int64_t period = 0;  // 0, or the tokens after which those of another sequence begin, at `first`
 
   TokenPositions() = default;
   /// Consecutive tokens. Implicit, as that is the usual case.
@@ -22,7 +23,10 @@ struct TokenPositions {
   TokenPositions(int64_t position, int64_t all, int64_t selected)
       : first(position), all(all), selected(selected) {}
 
-  int64_t position(int64_t row) const { return first + (row0 + row) * all / selected; }
+  int64_t position(int64_t row) const {
+    const int64_t token = (row0 + row) * all / selected;
+    return first + (period > 0 ? token % period : token);
+  }
   /// The rows from `row` on.
   TokenPositions from(int64_t row) const {
     TokenPositions rest = *this;

@@ -192,15 +192,11 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
-    AttentionCall call{m.heads / lengths.head_shares(),
-                       kv_heads,
-                       m.head_dim,
-                       lengths.chunk,
-                       lengths.local_sequence,
-                       s.deterministic,
-                       compute_capability,
-                       0,
-                       m.latent ? m.latent->value_dim : 0};
+    const int64_t queries = m.of_sequence(lengths.chunk);
+    AttentionCall call{
+        m.heads / lengths.head_shares(),       kv_heads,        m.head_dim,         queries,
+        m.of_sequence(lengths.local_sequence), s.deterministic, compute_capability, 0,
+        m.latent ? m.latent->value_dim : 0};
     const auto take = [&] {
       const bool sums = sums_attention(s, lengths, dtype);
       ws.attention_forward =
@@ -209,9 +205,9 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
                                        attention_backward_workspace(backward_tile(call)).bytes());
     };
     // Spans of a chunk are attended to apart, of which the last may be shorter.
-    const int64_t part = attended_part(m, lengths.chunk);
-    for (const int64_t rows : {part, lengths.chunk % part}) {
-      if (part < lengths.chunk) call.queries = call.keys = rows;
+    const int64_t part = attended_part(m, queries);
+    for (const int64_t rows : {part, queries % part}) {
+      if (part < queries) call.queries = call.keys = rows;
       if (rows > 0) take();
     }
     if (m.window > 0) {  // of keys that it cuts

@@ -7,7 +7,7 @@ Plan plan_of(const Evaluator& evaluator, const Candidate& c, const Score& exact)
   Plan plan;
   plan.model = request.model;
   plan.hardware = evaluator.hardware();
-  plan.sequence = c.sequence;
+  plan.sequence = plan.model.of_sequence(c.sequence);
   plan.microbatches = c.microbatches;
   plan.dtype = request.dtype;
   plan.strategy = c.strategy;

@@ -238,7 +238,7 @@ void Exploration::enqueue() {
     if (wanted_.goal == Goal::fastest) {
       const double seconds = evaluator_.demand(c).compute_seconds();
       if (seconds > wanted_.most_seconds(c)) continue;
-      bound = seconds / static_cast<double>(sequences_of_step(c));
+      bound = seconds / static_cast<double>(micro_batches_of_step(c));
     }
     states_[i].bound = bound;
     bounds_.emplace_back(bound, i);

@@ -28,7 +28,9 @@ DemandRows difference(const DemandRows& a, const DemandRows& b) {
   return rows;
 }
 
-double seconds_scale(const Candidate& c) { return 1 / static_cast<double>(sequences_of_step(c)); }
+double seconds_scale(const Candidate& c) {
+  return 1 / static_cast<double>(micro_batches_of_step(c));
+}
 
 Relaxation relaxation_of(Evaluator& evaluator, const Candidate& frame, DemandOf wanted,
                          GroupValues& values) {

@@ -181,11 +181,11 @@ class Longest {
   }
 
   double most_seconds(const Candidate& c) const {
-    return time_.most_seconds(c.sequence, sequences_of_step(c));
+    return time_.most_seconds(c.sequence, micro_batches_of_step(c));
   }
   bool in_time(const Scored& s) const {
     return s.score.step_seconds <=
-           wanted_.time.most_seconds(s.candidate.sequence, sequences_of_step(s.candidate));
+           wanted_.time.most_seconds(s.candidate.sequence, micro_batches_of_step(s.candidate));
   }
 
   // Whether a candidate of the shape may fit a length.

@@ -21,7 +21,8 @@ namespace {
 // Sets the limit of the next length, the shortfall, and the remedy. For "auto" no other knob is
 // worth advising, as the plan was chosen among all of them.
 void explain_refusal(MaxSequence& result, Evaluator& evaluator, const Candidate& refused) {
-  if (refused.sequence == 0 || refused.sequence <= result.sequence) return;
+  const int64_t tokens = result.sequence > 0 ? result.plan.tokens() : 0;
+  if (refused.sequence == 0 || refused.sequence <= tokens) return;
   const TierBytes bytes = evaluator.arenas(refused);
   for (int tier = 0; tier < kTierCount; ++tier) {
     const int64_t missing = bytes[tier] - evaluator.limits()[tier];
@@ -39,7 +40,7 @@ void explain_other_limit(MaxSequence& result, const ModelSpec& model,
                          const MaxSequenceOptions& options) {
   if (result.limit != Limit::none || result.granularity == 0) return;
   const int64_t next = result.sequence + result.granularity;
-  if (next > most_positions(model, options)) {
+  if (next > model.of_sequence(most_positions(model, options))) {
     result.limit = Limit::positions;
     result.remedy = fmt::format(
         "the model has learned positions for {} tokens; --extend-positions lengthens the table",
@@ -100,7 +101,9 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
   check_choice(options.parallel);
   Evaluator evaluator(model, hw, limits_of(hw, options));
   const SpaceOptions space = space_of(model, hw, options);
-  const LongestWanted wanted{options.granularity, options.longest, options.time};
+  const int64_t batch = model.micro_batch;
+  const int64_t most = std::min(options.longest, kLongestSequence / batch) * batch;
+  const LongestWanted wanted{tokens_of_batch(model, options.granularity), most, options.time};
   MaxSequence result;
   result.strategy = strategy;
   LongestFound found;
@@ -130,13 +133,14 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
     if (found.fits.score.step_seconds <= options.steps[i]) within[i] = found.fits;
     if (i > 0 && sequence_of(within[i]) < sequence_of(within[i - 1])) within[i] = within[i - 1];
   }
-  result.sequence = found.fits.candidate.sequence;
-  result.granularity = found.step;
+  result.sequence = model.of_sequence(found.fits.candidate.sequence);
+  result.granularity = model.of_sequence(found.step);
   result.refused = found.refused.strategy;
   if (result.sequence > 0) result.plan = plan_of(evaluator, found.fits.candidate, found.fits.score);
   if (result.sequence > 0) {
-    const int64_t bound = std::min({found.bound, most_positions(model, options), options.longest});
-    const double gap = static_cast<double>(bound) / static_cast<double>(result.sequence) - 1;
+    const int64_t bound = std::min({found.bound, most_positions(model, options), most});
+    const double gap =
+        static_cast<double>(bound) / static_cast<double>(found.fits.candidate.sequence) - 1;
     result.gap = std::max(0.0, gap);
     if (!preset && may_pipe(hw, options.parallel) && options.parallel.admits_flat()) {
       result.comparison = pipeline_comparison(model, result.plan.strategy.parallel.pipeline);
@@ -145,7 +149,7 @@ MaxSequence on_all_devices(const ModelSpec& model, const HardwareProfile& hw,
   explain_refusal(result, evaluator, found.refused);
   explain_other_limit(result, model, options);
   for (size_t i = 0; i < within.size(); ++i) {
-    Within entry{options.steps[i], sequence_of(within[i]), {}};
+    Within entry{options.steps[i], model.of_sequence(sequence_of(within[i])), {}};
     if (entry.sequence > 0) entry.plan = plan_of(evaluator, within[i].candidate, within[i].score);
     result.within.push_back(std::move(entry));
   }

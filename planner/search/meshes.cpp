@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -14,16 +16,15 @@
 namespace longspan {
 namespace {
 
-// Checks validity at a length that every degree divides, with the fewest chunks, so that only heads
-// can rule a mesh out.
-bool heads_allow(const ParallelLayout& parallel, const ModelSpec& model) {
-  const int64_t granularity = whole_granularity(parallel);
+// What rules a mesh out for a model, at a length that every degree divides, with the fewest chunks.
+std::optional<Violation> problem_of(const ParallelLayout& parallel, const ModelSpec& model) {
+  const int64_t granularity = whole_granularity(parallel) * model.micro_batch;
   Strategy s;
   s.parallel = parallel;
   s.block_tokens = granularity / parallel.ring;
   s.chunk_tokens = parallel.ring > 1 ? s.block_tokens / 2 : granularity;
   if (parallel.expert > 1) s.mlp_inner.where = Saved::recompute;
-  return is_valid(s, model, granularity);
+  return violation_of(s, model, granularity);
 }
 
 }  // namespace
@@ -87,6 +88,39 @@ void check_choice(const ParallelChoice& choice) {
   }
 }
 
+void check_degrees(const ModelSpec& model, const ParallelChoice& choice) {
+  if (!model.experts) {
+    const ParallelChoice any;
+    for (const auto& [flag, given] :
+         {std::pair{"--expert", choice.expert.value_or(1) > 1},
+          {"--expert-capacity", choice.expert_capacity != any.expert_capacity},
+          {"--expert-imbalance", choice.expert_imbalance != any.expert_imbalance}}) {
+      if (given) throw bad_input("{}: {} has no experts; leave it out", flag, model.name);
+    }
+  }
+  if (choice.zero.value_or(0) > most_zero(model)) {
+    throw bad_input(
+        "--zero {}: the weights of {} are in 4 bits, whole on every rank; use {} or less",
+        *choice.zero, model.name, most_zero(model));
+  }
+  for (const auto& [flag, fixed, degree] :
+       {std::tuple{"--tensor", choice.tensor, &ParallelLayout::tensor},
+        std::tuple{"--ulysses", choice.ulysses, &ParallelLayout::ulysses},
+        std::tuple{"--expert", choice.expert, &ParallelLayout::expert}}) {
+    if (!fixed || *fixed == 1) continue;
+    ParallelLayout alone;
+    alone.*degree = *fixed;
+    if (degree == &ParallelLayout::expert) {
+      alone.data = *fixed;
+      alone.expert_capacity = choice.expert_capacity;
+      alone.expert_imbalance = choice.expert_imbalance;
+    }
+    if (const std::optional<Violation> problem = problem_of(alone, model)) {
+      throw bad_input("{} {}: {}", flag, *fixed, to_string(*problem));
+    }
+  }
+}
+
 std::vector<ParallelLayout> meshes(const ModelSpec& model, const HardwareProfile& hw,
                                    const ParallelChoice& choice) {
   return meshes(model, hw.devices(), choice);
@@ -109,7 +143,7 @@ std::vector<ParallelLayout> meshes_if_any(const ModelSpec& model, int64_t ranks,
         parallel.expert_capacity = choice.expert_capacity;
         parallel.expert_imbalance = choice.expert_imbalance;
       }
-      if (heads_allow(parallel, model)) found.push_back(parallel);
+      if (!problem_of(parallel, model)) found.push_back(parallel);
     }
   };
   const int64_t zero = choice.zero.value_or(0);
@@ -146,7 +180,7 @@ ParallelLayout preset_mesh(const std::string& name, const ModelSpec& model,
                                           [&](const ParallelLayout& a, const ParallelLayout& b) {
                                             return preset.suits(a) < preset.suits(b);
                                           });
-  if (!choice.zero && best.ranks() > 1) best.zero = preset.zero;
+  if (!choice.zero && best.ranks() > 1) best.zero = std::min(preset.zero, most_zero(model));
   return best;
 }
 

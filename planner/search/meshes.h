@@ -44,6 +44,9 @@ bool may_pipe(const HardwareProfile& hw, const ParallelChoice& choice);
 /// The fixed degrees, as in "tensor 2, ring 4", or "any degrees".
 std::string degrees_text(const ParallelChoice& choice);
 
+/// Throws bad_input if the model rules a fixed degree out, or has no experts that the choice is
+/// about.
+void check_degrees(const ModelSpec& model, const ParallelChoice& choice);
 /// Throws bad_input if the choice contradicts itself, whatever the model and hardware, or names a
 /// schedule that is unknown or not plannable.
 void check_choice(const ParallelChoice& choice);

@@ -26,7 +26,7 @@ constexpr int64_t kEffortOps = 3'000'000;  // ... and in total
 constexpr int64_t kRefusedPart = 4;        // a refused layout stops after 1 / this of its ops
 
 double most_seconds(const Candidate& c, const TimeLimits& time) {
-  return time.most_seconds(c.sequence, sequences_of_step(c));
+  return time.most_seconds(c.sequence, micro_batches_of_step(c));
 }
 
 /// The last that fits, by bisection between one that does and one that does not.
@@ -70,7 +70,7 @@ int64_t PresetPlans::ops(const Candidate& c) const {
 
 int64_t PresetPlans::unit(const Way& way) const {
   if (way.chunk_tokens > 0) return way.chunk_tokens * (layout_.ring > 1 ? 2 * layout_.ring : 1);
-  return whole_granularity(layout_) * std::max<int64_t>(1, way.chunks);
+  return whole_granularity(layout_) * options_.of_shares * std::max<int64_t>(1, way.chunks);
 }
 
 std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence) const {
@@ -163,7 +163,7 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
     if (std::optional<Scored> found = fitting(way, sequence)) {
       found->score =
           time.any() ? evaluator_.exact(found->candidate) : evaluator_.fast(found->candidate);
-      const double most = time.most_seconds(sequence, sequences_of_step(found->candidate));
+      const double most = time.most_seconds(sequence, micro_batches_of_step(found->candidate));
       if (found->score.step_seconds > most) {
         if (!late || found->score.step_seconds < late->score.step_seconds) late = found;
         continue;

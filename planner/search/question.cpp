@@ -6,24 +6,39 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "planner/program/layer_kinds.h"
+#include "planner/search/meshes.h"
+#include "planner/strategy/validity.h"
 
 namespace longspan {
 
 int64_t most_positions(const ModelSpec& model, const QuestionOptions& options) {
   if (model.positions != Positions::learned || options.extend_positions) return INT64_MAX;
-  return model.max_positions;
+  return model.max_positions * model.micro_batch;
 }
 
-void check_positions(const ModelSpec& model, int64_t sequence, const QuestionOptions& options) {
-  if (sequence <= most_positions(model, options)) return;
+int64_t tokens_of_batch(const ModelSpec& model, int64_t sequence) {
+  const int64_t most = kLongestSequence / model.micro_batch;
+  if (sequence <= most) return sequence * model.micro_batch;
+  throw bad_input("--micro-batch: {} sequences of {} tokens are more than {} tokens",
+                  model.micro_batch, sequence, kLongestSequence);
+}
+
+std::string batch_text(const ModelSpec& model, int64_t tokens) {
+  const std::string each = count_tokens(model.of_sequence(tokens));
+  return model.micro_batch == 1 ? each : fmt::format("{} sequences of {}", model.micro_batch, each);
+}
+
+void check_positions(const ModelSpec& model, int64_t tokens, const QuestionOptions& options) {
+  if (tokens <= most_positions(model, options)) return;
   throw bad_input(
       "--seq: {} has learned positions for {} tokens (max_positions), got {}; --extend-positions "
       "lengthens the table",
-      model.name, model.max_positions, sequence);
+      model.name, model.max_positions, model.of_sequence(tokens));
 }
 
 SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
                       const QuestionOptions& options) {
+  check_degrees(model, options.parallel);
   SpaceOptions space;
   space.parallel = options.parallel;
   space.chunk_tokens = options.chunk_tokens;
@@ -43,9 +58,10 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
     space.parallel.pipeline = 1;
   }
   if (options.forward_only) {
-    if (options.deterministic || options.early_update) {
-      throw bad_input("--forward-only: there is no backward; leave {} out",
-                      options.deterministic ? "--deterministic" : "--early-update");
+    for (const auto& [given, flag] : {std::pair{options.deterministic, "--deterministic"},
+                                      {options.early_update, "--early-update"},
+                                      {options.moments != MomentFormat::float32, "--moments"}}) {
+      if (given) throw bad_input("--forward-only: there is no backward; leave {} out", flag);
     }
     if (!space.parallel.admits_flat()) {
       throw bad_input("--forward-only: a forward alone has one stage; leave the pipeline out");
@@ -54,6 +70,7 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   }
   space.most_tokens = most_positions(model, options);
   space.of_shares = tokens_of_shares(model);
+  space.most_zero = most_zero(model);
   return space;
 }
 
@@ -74,17 +91,18 @@ std::string margin_text(const QuestionOptions& options) {
   return fmt::format(" (of every capacity {:.4g} % are left free)", 100 * options.margin);
 }
 
-void check_time(const Score& score, int64_t sequence, const QuestionOptions& options, TimeOf of) {
+void check_time(const ModelSpec& model, const Score& score, int64_t tokens,
+                const QuestionOptions& options, TimeOf of) {
   const char* who = of == TimeOf::compute_alone ? "compute alone" : "the fastest found";
   if (score.step_seconds > options.time.step_seconds) {
-    throw no_fit("no plan for {} has a step of at most {}: {} takes {}", count_tokens(sequence),
+    throw no_fit("no plan for {} has a step of at most {}: {} takes {}", batch_text(model, tokens),
                  format_seconds(options.time.step_seconds), who,
                  format_seconds(score.step_seconds));
   }
-  const double rate = static_cast<double>(sequence) / score.seconds;
+  const double rate = static_cast<double>(tokens) / score.seconds;
   if (rate < options.time.tokens_per_second) {
-    throw no_fit("no plan for {} trains {:.6g} tokens/s: {} trains {:.6g}", count_tokens(sequence),
-                 options.time.tokens_per_second, who, rate);
+    throw no_fit("no plan for {} trains {:.6g} tokens/s: {} trains {:.6g}",
+                 batch_text(model, tokens), options.time.tokens_per_second, who, rate);
   }
 }
 

@@ -20,7 +20,7 @@ struct Wanted {
   std::optional<Candidate> start;  ///< evaluated before all others, with candidates around it
   /// Upper limit on the step time of `c`, in seconds.
   double most_seconds(const Candidate& c) const {
-    return time.most_seconds(tokens, sequences_of_step(c));
+    return time.most_seconds(tokens, micro_batches_of_step(c));
   }
 };
 

@@ -122,7 +122,7 @@ class Refinement {
     const Demand demand = evaluator_.demand(c);
     Score bound;
     bound.bytes = demand.peak_bytes();
-    bound.seconds = demand.step_seconds() / static_cast<double>(sequences_of_step(c));
+    bound.seconds = demand.step_seconds() / static_cast<double>(micro_batches_of_step(c));
     return evaluator_.overflow(bound.bytes) < kTooFar - 1 &&
            measure_of(ranking_.wanted().goal, bound, evaluator_.limits()) < kTooFar * measure_;
   }

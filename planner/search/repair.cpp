@@ -47,7 +47,7 @@ class Repair {
 
  private:
   double bound_seconds(const Candidate& c) {
-    return evaluator_.demand(c).step_seconds() / static_cast<double>(sequences_of_step(c));
+    return evaluator_.demand(c).step_seconds() / static_cast<double>(micro_batches_of_step(c));
   }
 
   // Memory by live bytes and packing; time by bounds, scaled by the ratio of the first candidate.

@@ -93,9 +93,11 @@ int64_t of_whole_shares(const ModelSpec& model, int64_t sequence) {
   return padded;
 }
 
-[[noreturn]] void refuse(const Evaluator& evaluator, const HardwareProfile& hw, int64_t sequence,
-                         const Found& found, const std::string& margin) {
-  const std::string what = fmt::format("no plan for {} fits {}", count_tokens(sequence), hw.name);
+[[noreturn]] void refuse(const Evaluator& evaluator, const ModelSpec& model,
+                         const HardwareProfile& hw, int64_t tokens, const Found& found,
+                         const std::string& margin) {
+  const std::string what =
+      fmt::format("no plan for {} fits {}", batch_text(model, tokens), hw.name);
   // Bytes without a time stand for a schedule that does not take the plan's stages.
   if (found.nearest && found.nearest->score.step_seconds < kNoTime) {
     const std::string shortfalls =
@@ -175,7 +177,8 @@ class Search {
       if (!evaluator_.possible(c)) continue;
       const double seconds = evaluator_.demand(c).compute_seconds();
       least.step_seconds = std::min(least.step_seconds, seconds);
-      least.seconds = std::min(least.seconds, seconds / static_cast<double>(sequences_of_step(c)));
+      least.seconds =
+          std::min(least.seconds, seconds / static_cast<double>(micro_batches_of_step(c)));
     }
     return least;
   }
@@ -184,7 +187,8 @@ class Search {
     if (!options_.time.any() || is_in_time(compute_of(frames()))) return;
     const Score least =
         compute_of(frames_of(model_, hw_, sequence_, space_, {false, kMostPricedOps}));
-    if (least.seconds < kInfinity) check_time(least, asked_, options_, TimeOf::compute_alone);
+    if (least.seconds < kInfinity)
+      check_time(model_, least, asked_, options_, TimeOf::compute_alone);
   }
   bool is_in_time(const Score& score, double slack = 1) const {
     return options_.time.admit(score.step_seconds, score.seconds, asked_, slack);
@@ -192,17 +196,18 @@ class Search {
   // Refuses limits on time if a plan fits without them. The shortest step has the fewest sequences.
   void refuse_for_time() {
     int64_t fewest = INT64_MAX;
-    for (const Candidate& c : frames()) fewest = std::min(fewest, sequences_of_step(c));
+    for (const Candidate& c : frames()) fewest = std::min(fewest, micro_batches_of_step(c));
     std::vector<Candidate> shortest = frames();
     if (options_.time.step_seconds < 1e300) {
-      std::erase_if(shortest, [&](const Candidate& c) { return sequences_of_step(c) > fewest; });
+      std::erase_if(shortest,
+                    [&](const Candidate& c) { return micro_batches_of_step(c) > fewest; });
     }
     if (!any_time_.best || shortest.size() < frames().size()) {
       const Found any =
           best_first(evaluator_, margin_, shortest, space_, Wanted{}, kLargeEffort, progress_);
-      if (any.best) check_time(any.best->score, asked_, options_);
+      if (any.best) check_time(model_, any.best->score, asked_, options_);
     }
-    if (any_time_.best) check_time(any_time_.best->score, asked_, options_);
+    if (any_time_.best) check_time(model_, any_time_.best->score, asked_, options_);
   }
   // Searches moderate programs, then larger ones if none of those fits.
   Found fastest() {
@@ -249,7 +254,8 @@ class Search {
     if (!last.best && !any_time_.best) shrink(last.nearest ? last.nearest : found.nearest, last);
     if (!last.best && options_.time.any()) refuse_for_time();
     if (!last.best) {
-      refuse(evaluator_, hw_, sequence_, last.nearest ? last : found, margin_text(options_));
+      refuse(evaluator_, model_, hw_, sequence_, last.nearest ? last : found,
+             margin_text(options_));
     }
     found = faster_of(std::move(last));
     if (found.fitting.empty()) found.fitting.push_back(*found.best);
@@ -329,7 +335,7 @@ class Search {
       const Candidate& c = frames[i];
       if (!evaluator_.possible(c)) continue;
       const double compute = fastest ? evaluator_.demand(c).compute_seconds() : 0;
-      order.emplace_back(compute / static_cast<double>(sequences_of_step(c)), i);
+      order.emplace_back(compute / static_cast<double>(micro_batches_of_step(c)), i);
     }
     std::sort(order.begin(), order.end());
     double bound = kInfinity;
@@ -619,7 +625,7 @@ class Search {
   }
 
   const HardwareProfile& hw_;
-  int64_t asked_;     // tokens, which count for rates
+  int64_t asked_;     // tokens of a microbatch, which count for rates
   int64_t sequence_;  // the same, or padded
   const SearchOptions& options_;
   const Progress& progress_;
@@ -636,25 +642,27 @@ class Search {
 
 SearchResult search(const ModelSpec& model, const HardwareProfile& hw, int64_t sequence,
                     const SearchOptions& options, const Progress& progress) {
-  check_positions(model, of_whole_shares(model, sequence), options);
+  const int64_t tokens = tokens_of_batch(model, sequence);
+  check_positions(model, of_whole_shares(model, tokens), options);
   const auto begin = std::chrono::steady_clock::now();
-  SearchResult result = Search(model, hw, sequence, options, progress).run();
+  SearchResult result = Search(model, hw, tokens, options, progress).run();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
 
 Plan plan_preset(const ModelSpec& model, const HardwareProfile& hw, const std::string& preset,
                  int64_t sequence, const SearchOptions& options) {
-  check_positions(model, sequence, options);
+  const int64_t tokens = tokens_of_batch(model, sequence);
+  check_positions(model, tokens, options);
   Evaluator evaluator(model, hw, limits_of(hw, options));
   const Scored found = PresetPlans(evaluator, model, hw, preset, space_of(model, hw, options))
-                           .best(sequence, options.time);
+                           .best(tokens, options.time);
   Plan plan = plan_of(evaluator, found.candidate, found.score);
   if (found.score.overflow == 0) {
-    check_time(found.score, sequence, options);
+    check_time(model, found.score, tokens, options);
     return plan;
   }
-  throw no_fit("no {} plan for {} fits {}: {}{}", preset, count_tokens(sequence), hw.name,
+  throw no_fit("no {} plan for {} fits {}: {}{}", preset, batch_text(model, tokens), hw.name,
                describe_shortfalls(found.score.bytes, evaluator.limits()), margin_text(options));
 }
 

@@ -61,8 +61,8 @@ struct MaxSequence {
 /// Settings and limits of every question.
 struct QuestionOptions {
   int64_t chunk_tokens = 0;    // fixes the chunk; 0: search
-  int64_t microbatches = 1;    // sequences of a step on each data replica
-  int64_t global_batch = 0;    // sequences of a step over all replicas; replaces microbatches
+  int64_t microbatches = 1;    // of a step on each data replica
+  int64_t global_batch = 0;    // microbatches over all replicas; replaces microbatches
   bool deterministic = false;  // Strategy::deterministic of every plan
   MomentFormat moments = MomentFormat::float32;  // likewise
   bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline

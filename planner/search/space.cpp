@@ -1,6 +1,7 @@
 #include "planner/search/space.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -61,11 +62,14 @@ std::vector<int64_t> chunk_counts(const ParallelLayout& p, int64_t sequence) {
   return chunk_numbers(std::min(most, p.has_pipeline() ? kMostPipedChunks : kMostChunks));
 }
 
-std::vector<int64_t> zero_stages(const ParallelLayout& p, const std::optional<int64_t>& fixed) {
-  if (fixed) return {*fixed};
+std::vector<int64_t> zero_stages(const ParallelLayout& p, const SpaceOptions& options) {
+  if (options.parallel.zero) return {*options.parallel.zero};
   if (p.replicas() == 1) return {0};
-  if (p.has_pipeline() && p.pipeline.slices > 1) return {0, 1, 2};
-  return {0, 1, 2, 3};
+  const bool sliced = p.has_pipeline() && p.pipeline.slices > 1;
+  const int64_t most = std::min(options.most_zero, sliced ? int64_t{2} : int64_t{3});
+  std::vector<int64_t> stages(static_cast<size_t>(most) + 1);
+  std::iota(stages.begin(), stages.end(), 0);
+  return stages;
 }
 
 bool may_stand(const Strategy& s) {
@@ -138,7 +142,7 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
     return values[static_cast<size_t>(group)];
   };
   for (std::vector<Strategy>& group : values) group.push_back(base);
-  for (const int64_t zero : zero_stages(p, options.parallel.zero)) {
+  for (const int64_t zero : zero_stages(p, options)) {
     for (const Placement& placement : kPlacements) {
       if (placement.optimizer == kNvme && !nvme) continue;
       Strategy s = base;
@@ -250,7 +254,7 @@ std::vector<RankLayout> layouts_of(const ModelSpec& model, const HardwareProfile
         "--global-batch: {} cannot be divided among any number of data replicas that {} and the "
         "other "
         "flags leave; leave it or --data out",
-        counted(options.global_batch, "sequence", "sequences"),
+        counted(options.global_batch, "microbatch", "microbatches"),
         counted(hw.devices(), "device", "devices"));
   }
   if (layouts.empty())

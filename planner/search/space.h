@@ -31,7 +31,7 @@ struct SpaceOptions {
   ParallelChoice parallel;
   int64_t chunk_tokens = 0;  ///< fixes the chunk; 0: any
   int64_t microbatches = 1;  ///< per replica
-  int64_t global_batch = 0;  ///< sequences of a step over all replicas; 0: use microbatches
+  int64_t global_batch = 0;  ///< microbatches of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   MomentFormat moments = MomentFormat::float32;
   bool early_update = false;
@@ -39,6 +39,7 @@ struct SpaceOptions {
   bool has_files = false;           ///< the hardware has storage
   int64_t most_tokens = INT64_MAX;  ///< of a plan's sequence, padding included
   int64_t of_shares = 1;            ///< tokens_of_shares() of the model
+  int64_t most_zero = 3;            ///< most_zero() of the model
 };
 
 /// A layout of ranks, with or without a pipeline.

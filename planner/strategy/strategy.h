@@ -19,6 +19,9 @@
 
 namespace longspan {
 
+/// The most tokens of a microbatch.
+inline constexpr int64_t kLongestSequence = int64_t{1} << 40;
+
 enum class Tier : uint8_t { device, host, nvme };
 inline constexpr int kTierCount = 3;
 inline constexpr int kNvmeTier = static_cast<int>(Tier::nvme);

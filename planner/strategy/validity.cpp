@@ -96,8 +96,8 @@ bool has_windows(const ModelSpec& model) {
 // span, or one chunk, is attended to at once.
 int64_t split_span(const Question& q) {
   const auto splits = [&](int64_t span) {
-    return span > 0 && span < q.sequence && q.s.chunk_tokens < q.sequence &&
-           q.s.chunk_tokens % span != 0;
+    return span > 0 && span < q.model.of_sequence(q.sequence) && q.s.chunk_tokens < q.sequence &&
+           q.model.of_sequence(q.s.chunk_tokens) % span != 0;
   };
   if (q.model.uniform()) return splits(q.model.span) ? q.model.span : 0;
   for (const LayerRun& run : q.model.runs) {
@@ -129,12 +129,21 @@ constexpr auto kChecks = std::to_array<Check>({
                                 q.sequence),
                     "try " + nearest_divisors(q.sequence, q.s.chunk_tokens)};
      }},
+    {Rule::divisibility, "chunk_tokens",
+     [](const Question& q) { return q.s.chunk_tokens % q.model.micro_batch == 0; },
+     [](const Question& q) {
+       return Words{fmt::format("{} tokens are not as many of each of the {} sequences of a "
+                                "microbatch",
+                                q.s.chunk_tokens, q.model.micro_batch),
+                    fmt::format("try a multiple of {}", q.model.micro_batch)};
+     }},
     {Rule::divisibility, "chunk_tokens", [](const Question& q) { return split_span(q) == 0; },
      [](const Question& q) {
+       const int64_t whole = split_span(q) * q.model.micro_batch;
        return Words{
            fmt::format("{} is no multiple of the {} tokens that layers of {} attend within",
-                       q.s.chunk_tokens, split_span(q), q.model.name),
-           fmt::format("try {} or {}", split_span(q), q.sequence)};
+                       q.s.chunk_tokens, whole, q.model.name),
+           fmt::format("try {} or {}", whole, q.sequence)};
      }},
     {Rule::range, "pipeline.stages",
      [](const Question& q) {
@@ -208,8 +217,8 @@ constexpr auto kChecks = std::to_array<Check>({
      }},
     {Rule::combination, "parallel.zero",
      [](const Question& q) {
-       return !q.model.nf4 ||
-              (q.mesh().tensor == 1 && (q.mesh().shards() == 1 || q.mesh().zero < 3));
+       return !q.model.nf4 || (q.mesh().tensor == 1 &&
+                               (q.mesh().shards() == 1 || q.mesh().zero <= most_zero(q.model)));
      },
      [](const Question& q) {
        return Words{
@@ -268,6 +277,17 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question& q) {
        return Words{.what = "expected 0, for the worst case, or 100 or more percent of the mean",
                     .got = std::to_string(q.mesh().expert_capacity)};
+     }},
+    {Rule::combination, "parallel.expert_imbalance",
+     [](const Question& q) {
+       return q.mesh().expert_capacity == 0 ||
+              q.mesh().expert_imbalance <= q.mesh().expert_capacity;
+     },
+     [](const Question& q) {
+       return Words{fmt::format("a step at {} percent of the mean exceeds the capacity of {} and "
+                                "would be refused",
+                                q.mesh().expert_imbalance, q.mesh().expert_capacity),
+                    "raise expert_capacity"};
      }},
     {Rule::divisibility, "parallel.tensor",
      [](const Question& q) { return q.s.block_tokens % q.mesh().tensor == 0; },
@@ -647,6 +667,9 @@ std::optional<Violation> violation_of(const Strategy& s, const ModelSpec& model,
   return Violation{check->rule, words.key == nullptr ? check->key : words.key,
                    std::move(words.what), std::move(words.got), std::move(words.advice)};
 }
+
+// Blocks of 4-bit weights are not cut.
+int64_t most_zero(const ModelSpec& model) { return model.nf4 ? 2 : 3; }
 
 bool is_valid(const Strategy& s, const ModelSpec& model, int64_t sequence) {
   return first_out_of_range(s) == nullptr &&

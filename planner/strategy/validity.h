@@ -43,6 +43,9 @@ std::string to_string(const Violation& violation);
 std::optional<Violation> violation_of(const Strategy& strategy, const ModelSpec& model,
                                       int64_t sequence);
 
+/// The highest ZeRO stage of plans that share the model's parameters.
+int64_t most_zero(const ModelSpec& model);
+
 /// Whether there is no violation. Takes tens of nanoseconds. REQUIRES: as violation_of().
 bool is_valid(const Strategy& strategy, const ModelSpec& model, int64_t sequence);
 

@@ -83,7 +83,7 @@ HardwareProfile some_machine(int64_t ranks) {
 
 Plan plan_of(const PlanCase& c, int64_t ranks) {
   Plan plan;
-  plan.model = fit_positions(c.model, c.sequence);
+  plan.model = fit_to_length(c.model, c.sequence);
   plan.hardware = some_machine(ranks);
   plan.sequence = c.sequence;
   plan.microbatches = c.microbatches;

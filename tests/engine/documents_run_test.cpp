@@ -37,8 +37,8 @@ void pack(StepCase& step, uint64_t seed) {
   if (step.model.window == 1) step.model.window = 2;
   for (LayerRun& run : step.model.runs) run.window += run.window == 1 ? 1 : 0;
   const auto has_several = [&] {
-    for (int64_t m = 0; m < step.microbatches; ++m) {
-      const std::vector<int32_t> begins = case_documents(step, m);
+    for (int64_t index = 0; index < case_sequences(step); ++index) {
+      const std::vector<int32_t> begins = case_documents(step, index);
       for (size_t i = 4; i < begins.size(); ++i) {
         if (begins[i] == begins[i - 4]) return true;
       }
@@ -46,7 +46,8 @@ void pack(StepCase& step, uint64_t seed) {
     return false;
   };
   do {
-    step.model.documents = random_documents(seed, step.sequence, step.strategy.chunk_tokens);
+    step.model.documents = random_documents(seed, step.model.of_sequence(step.sequence),
+                                            step.model.of_sequence(step.strategy.chunk_tokens));
     seed += 1000;
   } while (!has_several());
 }

@@ -48,8 +48,9 @@ std::vector<std::vector<float>> held_weights(const StepCase& step) {
 // The tokens of every document of the step that has a label.
 std::vector<std::vector<int32_t>> documents_of(const StepCase& step) {
   std::vector<std::vector<int32_t>> documents;
-  for (int64_t m = 0; m < step.microbatches; ++m) {
-    const std::vector<int32_t> tokens = case_tokens(step, m), begins = case_documents(step, m);
+  for (int64_t index = 0; index < case_sequences(step); ++index) {
+    const std::vector<int32_t> tokens = case_tokens(step, index);
+    const std::vector<int32_t> begins = case_documents(step, index);
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (begins[i] == static_cast<int32_t>(i)) documents.emplace_back();
       documents.back().push_back(tokens[i]);

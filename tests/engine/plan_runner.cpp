@@ -20,31 +20,33 @@
 
 namespace longspan::testing {
 
-std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch) {
-  std::mt19937_64 random(step.seed * 1000 + microbatch);
-  std::vector<int32_t> tokens(step.sequence + 1);
+int64_t case_sequences(const StepCase& step) { return step.microbatches * step.model.micro_batch; }
+
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t index) {
+  std::mt19937_64 random(step.seed * 1000 + index);
+  std::vector<int32_t> tokens(step.model.of_sequence(step.sequence) + 1);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % step.model.vocab);
   return tokens;
 }
 
-std::vector<int32_t> case_documents(const StepCase& step, int64_t microbatch) {
-  std::mt19937_64 random(step.seed * 1000 + 500 + microbatch);
+std::vector<int32_t> case_documents(const StepCase& step, int64_t index) {
+  std::mt19937_64 random(step.seed * 1000 + 500 + index);
+  const int64_t tokens = step.model.of_sequence(step.sequence);
   const std::vector<Documents::Length>& lengths = step.model.documents.lengths();
   std::vector<int32_t> begins;
-  while (static_cast<int64_t>(begins.size()) <= step.sequence) {
-    const int64_t length =
-        lengths.empty() ? step.sequence + 1 : lengths[random() % lengths.size()].tokens;
+  while (static_cast<int64_t>(begins.size()) <= tokens) {
+    const int64_t length = lengths.empty() ? tokens + 1 : lengths[random() % lengths.size()].tokens;
     begins.insert(begins.end(), static_cast<size_t>(length), static_cast<int32_t>(begins.size()));
   }
-  begins.resize(static_cast<size_t>(step.sequence) + 1);
+  begins.resize(static_cast<size_t>(tokens) + 1);
   return begins;
 }
 
 double case_loss_scale(const StepCase& step) {
   int64_t labels = 0;
-  for (int64_t m = 0; m < step.microbatches * step.strategy.parallel.data; ++m) {
-    const std::vector<int32_t> begins = case_documents(step, m);
-    for (size_t i = 1; i < begins.size(); ++i) labels += begins[i - 1] == begins[i] ? 1 : 0;
+  for (int64_t i = 0; i < case_sequences(step) * step.strategy.parallel.data; ++i) {
+    const std::vector<int32_t> begins = case_documents(step, i);
+    for (size_t at = 1; at < begins.size(); ++at) labels += begins[at - 1] == begins[at] ? 1 : 0;
   }
   return 1 / static_cast<double>(std::max<int64_t>(1, labels));
 }
@@ -174,24 +176,25 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
   context.weight_decay = 0.1;
   context.clip_norm = 1;
   context.norm_before = 2;
-  context.fill_tokens = [&](int64_t microbatch, int64_t first, int64_t count, int32_t* tokens) {
+  context.fill_tokens = [&](int64_t sequence, int64_t first, int64_t count, int32_t* tokens) {
     const int64_t replicas = step.strategy.parallel.data;
-    const std::vector<int32_t> all = case_tokens(step, microbatch * replicas + p.place.data);
+    const std::vector<int32_t> all = case_tokens(step, sequence * replicas + p.place.data);
     std::copy_n(all.begin() + first, count, tokens);
   };
   if (step.strategy.forward_only) {
-    const std::vector<float> none(step.sequence, std::numeric_limits<float>::quiet_NaN());
-    outcome.log_probs.assign(step.microbatches, none);
+    const std::vector<float> none(step.model.of_sequence(step.sequence),
+                                  std::numeric_limits<float>::quiet_NaN());
+    outcome.log_probs.assign(case_sequences(step), none);
   }
-  context.take_log_probs = [&](int64_t microbatch, int64_t first, int64_t count,
+  context.take_log_probs = [&](int64_t sequence, int64_t first, int64_t count,
                                const float* values) {
-    std::copy_n(values, count, outcome.log_probs.at(microbatch).begin() + first);
+    std::copy_n(values, count, outcome.log_probs.at(sequence).begin() + first);
   };
   std::vector<int32_t> begins;
   if (!step.model.documents.empty()) {
     context.loss_scale = case_loss_scale(step);
-    context.documents = [&](int64_t microbatch) {
-      begins = case_documents(step, microbatch * step.strategy.parallel.data + p.place.data);
+    context.documents = [&](int64_t sequence) {
+      begins = case_documents(step, sequence * step.strategy.parallel.data + p.place.data);
       return std::span<const int32_t>(begins);
     };
   }
@@ -444,6 +447,15 @@ ModelSpec adapted(ModelSpec model, uint64_t seed) {
 
 namespace {
 
+// Gives every chunk as many tokens of each of some sequences.
+void in_batches_of(int64_t sequences, StepCase& c) {
+  c.model.micro_batch = sequences;
+  c.model.name += ", batches";
+  for (int64_t* tokens : {&c.sequence, &c.strategy.block_tokens, &c.strategy.chunk_tokens}) {
+    *tokens *= sequences;
+  }
+}
+
 StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
@@ -514,6 +526,7 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
   const int64_t trained = pick(4);
   if (trained == 0) c.model = partly_frozen(c.model, seed);
   if (trained == 1 && c.model.activation != Activation::gelu) c.model = adapted(c.model, seed);
+  if (pick(3) == 0) in_batches_of(2 + pick(3), c);
   return c;
 }
 
@@ -529,7 +542,9 @@ StepCase random_case(uint64_t seed) {
 }
 
 ModelSpec balanced(ModelSpec model) {
-  if (!model.experts || model.experts->scores == Experts::Scores::sigmoid) return model;
+  // That of a microbatch is of all its sequences, which the reference trains one by one.
+  if (!model.experts || model.micro_batch > 1) return model;
+  if (model.experts->scores == Experts::Scores::sigmoid) return model;
   model.name += ", balanced";
   model.experts->auxiliary_loss = 0.7;
   return model;

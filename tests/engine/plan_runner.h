@@ -22,7 +22,7 @@ namespace longspan::testing {
 struct StepCase {
   ModelSpec model;
   Strategy strategy;
-  int64_t sequence = 0;
+  int64_t sequence = 0;  // tokens of a microbatch
   int64_t microbatches = 1;
   double copy_units = 1;         // time of a copy of a microbatch, in forwards; for adaptive copies
   bool splits_backward = false;  // of one stage: all gradients of weights after all of inputs
@@ -44,7 +44,7 @@ struct StepOutcome {
   double gradient_norm = 0;
   std::vector<std::vector<float>> gradients;   // per unit; empty if another stage has it
   std::vector<std::vector<float>> parameters;  // per unit, after one AdamW update
-  std::vector<std::vector<float>> log_probs;   // of a forward alone, by microbatch; NaN: another
+  std::vector<std::vector<float>> log_probs;   // of a forward alone, by sequence; NaN: another
                                                // rank has them
   std::array<int64_t, kTierCount> arena_bytes{};
   std::array<int64_t, kTierCount> high_water_bytes{};
@@ -54,10 +54,12 @@ struct StepOutcome {
 /// The program of one rank of the case.
 Program program_of(const StepCase& step, int rank);
 
-/// The tokens of one microbatch: S + 1 ids.
-std::vector<int32_t> case_tokens(const StepCase& step, int64_t microbatch);
+/// The sequences of a step on each replica.
+int64_t case_sequences(const StepCase& step);
+/// The tokens of one sequence: S + 1 ids.
+std::vector<int32_t> case_tokens(const StepCase& step, int64_t index);
 /// Where their documents begin, of random lengths among those of the model's documents.
-std::vector<int32_t> case_documents(const StepCase& step, int64_t microbatch);
+std::vector<int32_t> case_documents(const StepCase& step, int64_t index);
 /// The factor of a token's loss: 1 / the labels of the step.
 double case_loss_scale(const StepCase& step);
 
@@ -109,7 +111,8 @@ StepCase random_case_with_experts(uint64_t seed);
 /// Layers that attend within spans around one that attends to all, and rotates nothing.
 ModelSpec in_spans(ModelSpec model, int64_t span);
 
-/// Gives experts an auxiliary loss, unless they cannot have one; its share of the loss is large.
+/// Gives experts an auxiliary loss, unless they cannot have one or a microbatch has several
+/// sequences; its share of the loss is large.
 ModelSpec balanced(ModelSpec model);
 
 }  // namespace longspan::testing

@@ -195,9 +195,9 @@ class Checker {
     context_.learning_rate = 1e-3;
     context_.weight_decay = 0.1;
     context_.clip_norm = 1;
-    context_.fill_tokens = [&step](int64_t microbatch, int64_t first, int64_t count,
+    context_.fill_tokens = [&step](int64_t sequence, int64_t first, int64_t count,
                                    int32_t* tokens) {
-      const std::vector<int32_t> all = case_tokens(step, microbatch);
+      const std::vector<int32_t> all = case_tokens(step, sequence);
       std::copy_n(all.begin() + first, count, tokens);
     };
   }

@@ -45,6 +45,35 @@ TEST_CASE("all documents of a stream have the pairs of their lengths") {
   CHECK(documents.pairs(1000, 2000, 1000) == Approx(of_documents / tokens * 1000));
 }
 
+TEST_CASE("documents of one length that divides the sequence begin with it") {
+  std::mt19937 random(11);
+  const auto pick = [&](int64_t most) { return static_cast<int64_t>(random() % most) + 1; };
+  for (int trial = 0; trial < 100; ++trial) {
+    const int64_t part = 1 + pick(6), factor = pick(4);
+    // Chunks of several documents, and documents of several chunks.
+    const int64_t length = trial % 2 == 0 ? part : part * factor;
+    const int64_t chunk = trial % 2 == 0 ? part * factor : part;
+    const int64_t sequence = length * chunk * pick(3);
+    const int64_t window = trial % 3 == 0 ? pick(2 * length) : 0;
+    const Documents documents = Documents(std::map<int64_t, int64_t>{{length, 1}}).in(sequence);
+    double sum = 0, expected = 0;
+    for (int64_t query = 0; query < sequence / chunk; ++query) {
+      sum += documents.pairs(chunk, (query + 1) * chunk, query * chunk, window);
+    }
+    for (int64_t i = 0; i < sequence; ++i) {
+      const int64_t keys = i % length + 1;
+      expected += static_cast<double>(window > 0 ? std::min(keys, window) : keys);
+    }
+    CAPTURE(trial, length, chunk, sequence, window);
+    CHECK(sum == Approx(expected));
+    CHECK(documents.pairs(sequence, sequence, 0, window) == Approx(expected));
+  }
+  const Documents whole = Documents(std::map<int64_t, int64_t>{{64, 1}}).in(64);
+  CHECK(whole.are_sequences());
+  CHECK(whole.most_keys(0) == 0);
+  CHECK(whole.pairs(16, 48, 32) == Documents().pairs(16, 48, 32));
+}
+
 TEST_CASE("without documents all pairs up to the query are there") {
   const Documents none;
   CHECK(none.pairs(8, 8, 0) == 36);

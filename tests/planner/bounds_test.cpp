@@ -337,7 +337,7 @@ TEST_CASE("bounds never discard the winner") {
     REQUIRE(all.size() == 4 * 2 * 3 * 3 * 2 * 2);
     double fastest = 1e300;
     for (const Strategy& s : all) {
-      const StepRequest request{fit_positions(model, sequence), s, sequence, 1, DType::float32};
+      const StepRequest request{fit_to_length(model, sequence), s, sequence, 1, DType::float32};
       const Evaluation e = evaluate(request, cost);
       bool fits = true;
       for (int tier = 0; tier < kTierCount; ++tier) fits &= e.peak_bytes[tier] <= limits[tier];

@@ -149,7 +149,7 @@ TEST_CASE("many slices that pass again cost by their period what they cost as a 
     int64_t& slices = request.strategy.parallel.pipeline.slices;
     const int64_t more = 48 + 4 * (seed % 5);
     request.sequence = request.sequence / slices * more;
-    request.model = fit_positions(request.model, request.sequence);
+    request.model = fit_to_length(request.model, request.sequence);
     request.model.layers = 4;
     slices = more;
     const CostModel cost(plan.hw, request.dtype);

@@ -258,7 +258,7 @@ TEST_CASE("an absurd chunk is priced, but not listed") {
   CHECK(is_listable(plan));
   CHECK_NOTHROW(check_listable(plan, "p.yaml"));
   plan.sequence = int64_t{1} << 30;
-  plan.model = fit_positions(plan.model, plan.sequence);
+  plan.model = fit_to_length(plan.model, plan.sequence);
   plan.strategy.chunk_tokens = plan.strategy.block_tokens = 1;
   CHECK_FALSE(is_listable(plan));
   CHECK_THROWS_WITH(check_listable(plan, "p.yaml"),
@@ -271,10 +271,10 @@ TEST_CASE("an absurd chunk is priced, but not listed") {
 
 TEST_CASE("fit_positions extends learned tables only, and never shortens") {
   const ModelSpec gpt = load_model("tiny-gpt"), llama = load_model("tiny-llama");
-  CHECK(fit_positions(gpt, gpt.max_positions) == gpt);
-  CHECK(fit_positions(gpt, 1) == gpt);
-  CHECK(fit_positions(gpt, gpt.max_positions + 1).max_positions == gpt.max_positions + 1);
-  CHECK(fit_positions(llama, llama.max_positions * 2) == llama);
+  CHECK(fit_to_length(gpt, gpt.max_positions) == gpt);
+  CHECK(fit_to_length(gpt, 1) == gpt);
+  CHECK(fit_to_length(gpt, gpt.max_positions + 1).max_positions == gpt.max_positions + 1);
+  CHECK(fit_to_length(llama, llama.max_positions * 2) == llama);
 }
 
 TEST_CASE("capacities: what one rank may take") {

@@ -55,7 +55,7 @@ RandomPlan random_plan_of(uint64_t seed, bool experts) {
     const int64_t chunk = one_of<int64_t>(random, {2048, 4096, 8192, 16384, 32768});
     const Shape shape{mesh, chunk * chunks, chunk};
     request.sequence = shape.share * mesh.ring;
-    request.model = fit_positions(request.model, request.sequence);
+    request.model = fit_to_length(request.model, request.sequence);
     request.strategy = random() % 2 == 0 ? all_offloaded(shape) : all_resident(shape);
     for (const Knob& knob : knobs(request.model, shape, plan.hw.nvme.capacity_bytes.value > 0)) {
       knob.values[random() % knob.values.size()](request.strategy);

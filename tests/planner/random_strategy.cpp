@@ -122,6 +122,12 @@ StepRequest random_request(uint64_t seed) {
     m = with_adapters(m, adapters);
     m.nf4 = seed % 2 == 0;
   }
+  if (seed % 7 == 6) {
+    m.micro_batch = 2 + pick(3);
+    for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) {
+      *tokens *= m.micro_batch;
+    }
+  }
   return request;
 }
 
@@ -229,6 +235,7 @@ StepRequest in_runs(StepRequest request) {
   Strategy& s = request.strategy;
   for (int64_t* tokens : {&request.sequence, &s.chunk_tokens, &s.block_tokens}) *tokens *= 2;
   m.layers = 6;
+  m.micro_batch = 1;
   whole(m);
   const bool experts = m.experts.has_value();
   m.runs = {{1, true, m.ffn, 1},

@@ -115,7 +115,7 @@ bool Examiner::admits(const Answering& answer) const {
       return false;
     }
     Plan plan;
-    plan.model = fit_positions(model_, answer.tokens);
+    plan.model = fit_to_length(model_, answer.tokens);
     plan.sequence = answer.tokens;
     plan.microbatches = q.microbatches;
     plan.strategy = s;
@@ -182,7 +182,7 @@ Examiner::Machine& Examiner::machine_of(const Answering& answer) {
 
 StepRequest Examiner::request_of(const Answering& answer) const {
   StepRequest request;
-  request.model = fit_positions(model_, answer.tokens);
+  request.model = fit_to_length(model_, answer.tokens);
   request.strategy = answer.strategy;
   request.sequence = answer.tokens;
   request.microbatches = question_.microbatches;

@@ -35,7 +35,7 @@ PublishedCase case_8b() {
   return c;
 }
 
-ModelSpec model_8b() { return fit_positions(load_model("llama-3.1-8b"), 1 << 27); }
+ModelSpec model_8b() { return fit_to_length(load_model("llama-3.1-8b"), 1 << 27); }
 
 RunMemory memory(const PublishedCase& c) {
   return run_memory(c, model_8b(), load_hardware("aws-p5"), load_stack(c.stack));

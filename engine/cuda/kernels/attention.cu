@@ -31,8 +31,9 @@ void forward(const Queue& queue, const AttentionForward<T>& call) {
     }
     const int64_t visible = s.end_seen(i);
     for (int64_t key = s.first_seen(i); key < visible; ++key) {
-      const T* k = call.k + key * kv_width + kv_column;
-      const T* v = call.v + key * kv_width + kv_column;
+      const int64_t at_key = s.row_of_key(key) * kv_width + kv_column;
+      const T* k = call.k + at_key;
+      const T* v = call.v + at_key;
       float score = 0;
       for (int j = 0; j < dim; ++j) score += q[j] * to_float(k[j]);
       if (score > top) {  // exp(-infinity) is 0
@@ -71,8 +72,9 @@ void backward_queries(const Queue& queue, const AttentionBackward<T>& call) {
     for (int j = 0; j < kDim; ++j) sums[j] = 0;
     const int64_t visible = s.end_seen(i);
     for (int64_t key = s.first_seen(i); key < visible; ++key) {
-      const T* k = call.k + key * kv_width + kv_column;
-      const T* v = call.v + key * kv_width + kv_column;
+      const int64_t at_key = s.row_of_key(key) * kv_width + kv_column;
+      const T* k = call.k + at_key;
+      const T* v = call.v + at_key;
       float score = 0, dp = 0;
       for (int j = 0; j < dim; ++j) {
         score += to_float(q[j]) * to_float(k[j]);
@@ -93,7 +95,7 @@ void backward_keys(const Queue& queue, const AttentionBackward<T>& call) {
   for_each(queue, s.keys * s.kv_heads, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t kv_head = at / s.keys, key = at % s.keys;
     const int64_t group = s.heads / s.kv_heads;
-    const int64_t kv_at = (key * s.kv_heads + kv_head) * s.head_dim;
+    const int64_t kv_at = (s.row_of_key(key) * s.kv_heads + kv_head) * s.head_dim;
     const int dim = static_cast<int>(s.head_dim);
     const T* k = call.k + kv_at;
     const T* v = call.v + kv_at;

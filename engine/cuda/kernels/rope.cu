@@ -24,10 +24,12 @@ void rotate(const Queue& queue, const RopeTable& table, int64_t n, const TokenPo
             int64_t heads, bool back, T* x) {
   const int64_t first = tokens.first, row0 = tokens.row0, all = tokens.all;
   const int64_t selected = tokens.selected;  // TokenPositions::position() runs on the host
+  const int64_t period = tokens.period;
   for_each(queue, n * table.half, [=] LONGSPAN_BODY(int64_t at) {
     const int64_t row = at / table.half, pair = at % table.half;
-    const double angle =
-        static_cast<double>(first + (row0 + row) * all / selected) * table.frequency[pair];
+    const int64_t token = (row0 + row) * all / selected;
+    const int64_t position = first + (period > 0 ? token % period : token);
+    const double angle = static_cast<double>(position) * table.frequency[pair];
     const float c = static_cast<float>(table.magnitude * cos(angle));
     const float s = static_cast<float>(table.magnitude * (back ? -sin(angle) : sin(angle)));
     for (int64_t head = 0; head < heads; ++head) {
