@@ -20,9 +20,10 @@ Json knob_json(const KnobRow& row, const Strategy& s) {
     case KnobKind::flag:
       return value != 0;
     case KnobKind::word:
-      return text_of(row, value);
+      if (row.at.fraction == nullptr || row.at.fraction->get(s) == 1) return text_of(row, value);
+      [[fallthrough]];
     default:
-      return {{"where", text_of(row, value)}, {"fraction", (s.*row.at.policy).fraction}};
+      return {{"where", text_of(row, value)}, {"fraction", row.at.fraction->get(s)}};
   }
 }
 

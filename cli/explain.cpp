@@ -94,13 +94,16 @@ void print_experts(const Plan& plan, const Simulated& s) {
             ? "the worst case"
             : fmt::format("{:g} times the mean", static_cast<double>(percent_of_mean) / 100));
   }
-  say("  time      products {}", format_seconds(costs.compute_seconds));
+  std::string time = "products " + format_seconds(costs.compute_seconds);
   if (costs.tile_tokens > 0) {
-    say(", exchanges {}, for which compute waits {}", format_seconds(costs.exchange_seconds),
-        format_seconds(costs.waited_seconds));
-    if (costs.busiest > 1) say("; the busiest rank has {:.4g} times the mean", costs.busiest);
+    time +=
+        fmt::format(", exchanges {}, for which compute waits {}",
+                    format_seconds(costs.exchange_seconds), format_seconds(costs.waited_seconds));
+    if (costs.busiest > 1) {
+      time += fmt::format("; the busiest rank has {:.4g} times the mean", costs.busiest);
+    }
   }
-  say("\n");
+  say("  time      {}\n", time);
 }
 
 Json experts_json(const Simulated& s) {

@@ -22,7 +22,7 @@ std::string tensors_with(std::string_view group, const Strategy& s, int64_t valu
   for (const KnobRow& row : knob_rows()) {
     if (row.group() != group || row.at.get(s) != value) continue;
     text += fmt::format("{}{}", text.empty() ? "" : ", ", row.name());
-    const double fraction = row.at.policy == nullptr ? 1 : (s.*row.at.policy).fraction;
+    const double fraction = row.at.fraction == nullptr ? 1 : row.at.fraction->get(s);
     if (fraction != 1) text += fmt::format(" ({} of layers)", percent(fraction));
   }
   return text;
@@ -53,6 +53,8 @@ std::string states_text(const Strategy& s) {
   }
   if (s.moments != MomentFormat::float32)
     text += fmt::format("; moments in {}", name_of(s.moments));
+  if (s.masters != MasterFormat::float32)
+    text += fmt::format("; updated in {}", name_of(s.masters));
   return text;
 }
 
@@ -98,8 +100,8 @@ std::string group_text(std::string_view group, const Strategy& s) {
     const int64_t value = row.at.get(s);
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", row.name(),
                         row.turn == Turn::tile ? tile_text(value) : text_of(row, value));
-    if (row.at.policy == nullptr) continue;
-    const double fraction = (s.*row.at.policy).fraction;
+    if (row.at.fraction == nullptr) continue;
+    const double fraction = row.at.fraction->get(s);
     if (fraction != 1) text += fmt::format(" x{:.3g}", fraction);
   }
   return text;
@@ -230,6 +232,7 @@ void print_knobs(const Plan& plan) {
   wide_line("states", s.forward_only ? fmt::format("parameters {}", name_of(s.parameters))
                                      : group_text("states", s));
   if (s.moments != MomentFormat::float32) wide_line("moments", std::string(name_of(s.moments)));
+  if (s.masters != MasterFormat::float32) wide_line("masters", std::string(name_of(s.masters)));
   if (s.early_update) {
     wide_line("update", "during the backward, clipped by the gradient norm of the step before");
   }

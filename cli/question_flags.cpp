@@ -2,12 +2,41 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "base/error.h"
 #include "base/quantities.h"
 #include "base/units.h"
 #include "cli/document_lengths.h"
 
 namespace longspan::cli {
+namespace {
+
+// "host", or "host:0.6".
+OptimizerPlace parse_placement(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::string word = text.substr(0, colon);
+  OptimizerPlace place;
+  const auto tier = std::find(std::begin(kTierNames), std::end(kTierNames), word);
+  bool is_read = tier != std::end(kTierNames);
+  if (is_read) place.tier = static_cast<Tier>(tier - std::begin(kTierNames));
+  if (colon != text.npos) {
+    const char *begin = text.data() + colon + 1, *const end = text.data() + text.size();
+    const auto [read, error] = std::from_chars(begin, end, place.fraction);
+    is_read = is_read && place.tier != Tier::device && error == std::errc() && read == end &&
+              place.fraction > 0 && place.fraction <= 1;
+  }
+  if (!is_read) {
+    throw bad_input(
+        "--optimizer: expected device, host or nvme, or host:F or nvme:F with a fraction F in "
+        "(0, 1], got \"{}\"",
+        text);
+  }
+  return place;
+}
+
+}  // namespace
 
 void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   constexpr int64_t kMostSequences = int64_t{1} << 24;
@@ -39,6 +68,13 @@ void QuestionFlags::add_to(Verb& verb, const std::string& chunk_help) {
   add_deterministic_flag(verb, deterministic);
   verb.add_option("--moments", moments, "Format of AdamW's moments")
       .one_of({"float32", "bfloat16", "int8"});
+  verb.add_option("--masters", masters,
+                  "Format of the parameters that AdamW updates; bfloat16: those that kernels read, "
+                  "without a float32 copy")
+      .one_of({"float32", "bfloat16"});
+  verb.add_option("--optimizer", optimizer,
+                  "Where optimizer states are: device, host or nvme, or e.g. host:0.6 for those of "
+                  "this fraction of the layers");
   verb.add_flag(
       "--early-update", early_update,
       "Update each layer as soon as its gradients are complete, clipped by the norm of the "
@@ -75,6 +111,8 @@ void QuestionFlags::load(QuestionOptions& options) const {
   options.moments = moments == "int8"       ? MomentFormat::int8
                     : moments == "bfloat16" ? MomentFormat::bfloat16
                                             : MomentFormat::float32;
+  options.masters = masters == "bfloat16" ? MasterFormat::bfloat16 : MasterFormat::float32;
+  if (!optimizer.empty()) options.optimizer = parse_placement(optimizer);
   options.early_update = early_update;
   options.forward_only = forward_only;
   options.extend_positions = extend_positions;

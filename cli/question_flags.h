@@ -16,7 +16,8 @@ struct QuestionFlags {
   std::string chunk, margin, max_step_time, min_tokens_per_second;  // empty: not given
   int64_t microbatches = 0, global_batch = 0;                       // 0: not given
   bool deterministic = false;
-  std::string moments = "float32";
+  std::string moments = "float32", masters = "float32";
+  std::string optimizer;  // empty: not given
   bool early_update = false;
   bool forward_only = false;
   bool extend_positions = false;

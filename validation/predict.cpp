@@ -83,6 +83,9 @@ Strategy strategy_of(const PublishedCase& c, const ModelSpec& model, int64_t seq
   s.parameters = tier_of(c.offload.parameters);
   s.gradients = tier_of(c.offload.gradients);
   s.optimizer = tier_of(c.offload.optimizer);
+  if (s.optimizer == Tier::host && s.parameters == Tier::device) {
+    s.optimizer_fraction = c.offload.optimizer.front();
+  }
   s.preset = "custom";
   return s;
 }

@@ -308,10 +308,11 @@ struct AdamWPart {
   int64_t first, count;
   bool decays;
 };
-/// The updates of the parts of n parameters with moments in a format. Parts ascend. `weight_decay`
-/// is that of parts that decay. `narrowed` as below.
+/// The updates of the parts of n parameters, float or bfloat16, with moments in a format. Parts
+/// ascend. `weight_decay` is that of parts that decay. `narrowed` as below.
+template <class T>
 void adamw_in_format(ThreadPool&, AdamWStep, double weight_decay, MomentFormat format,
-                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, float* p,
+                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, T* p,
                      std::byte* m, std::byte* v, bfloat16* narrowed = nullptr);
 /// narrowed[n], if not null, becomes p rounded to bfloat16.
 void adamw(ThreadPool&, const AdamWStep&, const float* g, int64_t n, float* p, float* m, float* v,

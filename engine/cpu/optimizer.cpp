@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.h"
 #include "engine/cpu/blocks.h"
@@ -85,8 +86,9 @@ void adamw(ThreadPool& pool, const AdamWStep& s, const float* g, int64_t n, floa
   });
 }
 
+template <class T>
 void adamw_in_format(ThreadPool& pool, AdamWStep s, double weight_decay, MomentFormat format,
-                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, float* p,
+                     const std::vector<AdamWPart>& parts, const float* g, int64_t n, T* p,
                      std::byte* m, std::byte* v, bfloat16* narrowed) {
   const double t = static_cast<double>(s.step);
   const float rate = static_cast<float>(s.learning_rate / (1 - std::pow(s.beta1, t)));
@@ -112,14 +114,25 @@ void adamw_in_format(ThreadPool& pool, AdamWStep s, double weight_decay, MomentF
         float &own_mean = mean[i - begin], &own_square = square[i - begin];
         own_mean = beta1 * own_mean + rest1 * gradient;
         own_square = beta2 * own_square + rest2 * gradient * gradient;
-        p[i] = keep * p[i] - rate * own_mean / (std::sqrt(own_square) * root_scale + epsilon);
-        if (narrowed != nullptr) narrowed[i] = narrow(p[i]);
+        const float change = rate * own_mean / (std::sqrt(own_square) * root_scale + epsilon);
+        if constexpr (std::is_same_v<T, bfloat16>) {
+          p[i] = narrow(keep * widen(p[i]) - change);
+        } else {
+          p[i] = keep * p[i] - change;
+          if (narrowed != nullptr) narrowed[i] = narrow(p[i]);
+        }
       }
     }
     write_moment(format, false, mean, n, begin, count, m);
     write_moment(format, true, square, n, begin, count, v);
   });
 }
+template void adamw_in_format(ThreadPool&, AdamWStep, double, MomentFormat,
+                              const std::vector<AdamWPart>&, const float*, int64_t, float*,
+                              std::byte*, std::byte*, bfloat16*);
+template void adamw_in_format(ThreadPool&, AdamWStep, double, MomentFormat,
+                              const std::vector<AdamWPart>&, const float*, int64_t, bfloat16*,
+                              std::byte*, std::byte*, bfloat16*);
 
 void zero(ThreadPool& pool, float* x, int64_t n) {
   for_rows(pool, n, 1, [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, 0.0F); });

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/processors.h"
@@ -114,6 +115,11 @@ void CudaBackend<T>::run(const Program& p, const Op& op, const OperandPointers& 
   }
 }
 
+// Whether the parameters that an update writes are bfloat16.
+bool updates_narrow(const Program& p) {
+  return p.dtype == DType::bfloat16 && !has_masters(p.strategy, p.dtype);
+}
+
 template <class T>
 void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op,
                                      const BoundOp<OpKind::adamw>& b, const StepContext& context) {
@@ -126,23 +132,46 @@ void CudaBackend<T>::adamw_on_device(const Program& p, const Op& op,
   step.epsilon = static_cast<float>(context.epsilon);
   step.clip_norm = context.clip_norm;
   step.norm_before = context.norm_before;
-  float* grads = b.shard<float>("grads");
-  float* values = b.shard<float>("params");
-  bfloat16* narrowed = b.shard<bfloat16>("narrowed");
-  for (const StepShape::Update& update : step_.updates(p, op)) {
-    const double decay = update.decays ? context.weight_decay : 0;
-    step.keep = static_cast<float>(1 - context.learning_rate * decay);
-    adamw(device_.queue(op.stream), step, b.whole<double>("grad_norm"), grads + update.first,
-          update.count, values + update.first, b.shard<float>("m") + update.first,
-          b.shard<float>("v") + update.first,
-          narrowed == nullptr ? nullptr : narrowed + update.first);
+  const auto with_states = [&]<class Parameter, class Moment>() {
+    const float* grads = b.shard<float>("grads");
+    auto* values = b.shard<Parameter>("params");
+    auto *m = b.shard<Moment>("m"), *v = b.shard<Moment>("v");
+    bfloat16* narrowed = b.shard<bfloat16>("narrowed");
+    for (const StepShape::Update& update : step_.updates(p, op)) {
+      const double decay = update.decays ? context.weight_decay : 0;
+      step.keep = static_cast<float>(1 - context.learning_rate * decay);
+      adamw(device_.queue(op.stream), step, b.whole<double>("grad_norm"), grads + update.first,
+            update.count, values + update.first, m + update.first, v + update.first,
+            narrowed == nullptr ? nullptr : narrowed + update.first);
+    }
+  };
+  const bool narrow_moments = p.strategy.moments == MomentFormat::bfloat16;
+  if (updates_narrow(p)) {
+    if (narrow_moments) return with_states.template operator()<bfloat16, bfloat16>();
+    return with_states.template operator()<bfloat16, float>();
   }
+  if (narrow_moments) return with_states.template operator()<float, bfloat16>();
+  with_states.template operator()<float, float>();
 }
 
 template <class T>
 void CudaBackend<T>::adamw_on_host(const Program& p, const Op& op, const BoundOp<OpKind::adamw>& b,
                                    const StepContext& context) {
   cpu::AdamWStep step = cpu::adamw_step(context, b.whole<double>("grad_norm"));
+  if (updates_narrow(p) || p.strategy.moments != MomentFormat::float32) {
+    std::vector<cpu::AdamWPart> parts;
+    for (const StepShape::Update& update : step_.updates(p, op)) {
+      parts.push_back({update.first, update.count, update.decays});
+    }
+    const auto with_parameters = [&](auto* values) {
+      cpu::adamw_in_format(host_pool_, step, context.weight_decay, p.strategy.moments, parts,
+                           b.shard<float>("grads"), b.bytes("grads") / 4, values,
+                           b.whole<std::byte>("m"), b.whole<std::byte>("v"),
+                           b.shard<bfloat16>("narrowed"));
+    };
+    if (updates_narrow(p)) return with_parameters(b.shard<bfloat16>("params"));
+    return with_parameters(b.shard<float>("params"));
+  }
   float* values = b.shard<float>("params");
   bfloat16* narrowed = b.shard<bfloat16>("narrowed");
   for (const StepShape::Update& update : step_.updates(p, op)) {
@@ -166,9 +195,9 @@ std::unique_ptr<Backend> make_backend(const Program& program, Device& device, in
     throw bad_input("cuda backend: {} has weights in 4 bits, which only the cpu backend restores",
                     program.model.name);
   }
-  if (program.strategy.moments != MomentFormat::float32) {
-    throw bad_input("cuda backend: moments in {} run on the cpu backend alone; expected float32",
-                    name_of(program.strategy.moments));
+  if (program.strategy.moments == MomentFormat::int8) {
+    throw bad_input(
+        "cuda backend: moments in int8 run on the cpu backend alone; expected float32 or bfloat16");
   }
   const int threads = host_threads > 0 ? host_threads : bound_processors();
   if (program.dtype == DType::bfloat16) {

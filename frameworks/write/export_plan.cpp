@@ -13,6 +13,7 @@
 #include "frameworks/knobs/spelling.h"
 #include "frameworks/prediction_interval.h"
 #include "frameworks/read/read_config.h"
+#include "models/training.h"
 
 namespace longspan {
 namespace {
@@ -155,9 +156,12 @@ std::string cost_text(const KnobCost& cost) {
 ExportedPlan export_plan(const Framework& framework, const Plan& plan) {
   std::optional<ExportedPlan> best;
   const RunKnobs shared = knobs_of_plan(plan);
-  // The knobs say how many sequences a microbatch has.
+  // The knobs say how many sequences a microbatch has. The files train all parameters on whole
+  // sequences.
   Plan described = plan;
+  described.model = wholly_trained(plan.model);
   described.model.micro_batch = 1;
+  described.model.documents = {};
   for (const RunKnobs& way : ways_to_say(shared)) {
     for (const std::string& engine : engines_of(framework)) {
       RunKnobs wanted = way;

@@ -4,6 +4,7 @@
 
 #include "frameworks/write/write_config.h"
 #include "models/catalog.h"
+#include "models/training.h"
 #include "planner/strategy/strategy.h"
 
 namespace longspan {
@@ -141,6 +142,17 @@ std::vector<PlanOnlyKnob> plan_only_knobs(const Plan& plan) {
   add(s.projection_tile > 0, "projection_tile", std::to_string(s.projection_tile));
   add(s.mlp_tile > 0, "mlp_tile", std::to_string(s.mlp_tile));
   add(s.loss_tile > 0, "loss_tile", std::to_string(s.loss_tile));
+  const ModelSpec& m = plan.model;
+  if (m.adapters) {
+    add(true, "adapters",
+        fmt::format("of rank {}, where these files train all parameters", m.adapters->rank));
+  } else {
+    add(is_frozen(m), "frozen", frozen_text(m));
+  }
+  add(m.nf4, "nf4", "true");
+  add(!m.documents.empty(), "documents",
+      fmt::format("of {} tokens at most", m.documents.longest()));
+  add(s.moments != MomentFormat::float32, "moments", std::string(name_of(s.moments)));
   add(s.early_update, "early_update", "true");
   add(s.forward_only, "forward_only", "true");
   add(s.layer_input.where == Saved::recompute, "layer_input", "recompute");

@@ -891,8 +891,11 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.elementwise(Kernel::sumsq, unit_count(), 1);
       break;
     case OpKind::adamw: {
-      // Its rate is that of float32 moments; narrower ones move fewer bytes.
-      const double share = update_bytes(p.strategy.moments) / update_bytes(MomentFormat::float32);
+      // Its rate is that of float32 states; narrower ones move fewer bytes.
+      const MasterFormat updated =
+          p.dtype == DType::float32 ? MasterFormat::float32 : p.strategy.masters;
+      const double share =
+          update_bytes(p.strategy.moments, updated) / update_bytes(MomentFormat::float32);
       const auto count =
           std::max<int64_t>(1, std::llround(share * static_cast<double>(unit_count())));
       add.tiles(count, 0);

@@ -708,8 +708,6 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
   const auto steps = static_cast<double>(request.microbatches * f.slices);
   const auto steps_again =
       f.again ? static_cast<double>(request.microbatches * (f.slices - 1)) : 0.0;
-  const bool on_device = s.optimizer == Tier::device;
-  const bool copied = s.parameters != (on_device ? Tier::device : Tier::host);
   const Stream comm = f.s.parallel.overlap ? Stream::comm : Stream::compute;
   const double of_kind[kUnitKinds] = {1, static_cast<double>(f.layers), 1,
                                       static_cast<double>(f.layers), static_cast<double>(f.layers)};
@@ -745,27 +743,27 @@ void Bounds::State::count_states(const StrategyTraits& f, const Table& t, Stream
     // embedding nor head.
     const bool reduces = f.sharded && s.parallel.zero >= 2;
     if (of_layer && reduces) busy.again(comm, n * one.gradients_reduce[kind], steps - 1);
+    const auto here = static_cast<double>(
+        f.updated_on_device(static_cast<UnitKind>(kind), static_cast<int64_t>(n)));
+    const double away = n - here;
     if (of_layer && s.gradients != Tier::device) {
       const int kept = at(reduces ? grads_embedding_shard : grads_embedding);
-      busy.again(Stream::h2d, n * one.h2d[kept], steps - 1);
-      busy.again(Stream::d2h, n * one.d2h[kept], steps - 1);
+      busy.again(Stream::h2d, away * one.h2d[kept], steps - 1);
+      busy.again(Stream::d2h, away * one.d2h[kept], steps - 1);
     }
-    if (s.gradients != Tier::device || !on_device) {
-      busy.once_a_step(Stream::d2h, n * one.d2h[gradient]);
-    }
+    busy.once_a_step(Stream::d2h, away * one.d2h[gradient]);
     busy.once_a_step(Stream::compute, n * one.sum_of_squares[kind]);
-    if (on_device) {
-      updates(Stream::compute, n * one.adamw[kind]);
-    } else {
-      updates(Stream::host, n * one.adamw_host[kind]);
-    }
-    if (copied && trains(request.model, static_cast<UnitKind>(kind))) {
-      updates(Stream::h2d, n * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
+    updates(Stream::compute, here * one.adamw[kind]);
+    updates(Stream::host, away * one.adamw_host[kind]);
+    const double copied = s.parameters == Tier::device ? away : here;
+    if (trains(request.model, static_cast<UnitKind>(kind))) {
+      updates(Stream::h2d,
+              copied * one.h2d[at(f.sharded ? params_embedding_shard : params_embedding)]);
     }
     if (f.sharded && !f.gathers) updates(comm, n * one.parameters_gather[kind]);
     if (s.optimizer == Tier::nvme) {
-      busy.once_a_step(Stream::io, 2 * n * one.read[at(adam_m_embedding)]);
-      updates(Stream::io, 2 * n * one.write[at(adam_m_embedding)]);
+      busy.once_a_step(Stream::io, 2 * away * one.read[at(adam_m_embedding)]);
+      updates(Stream::io, 2 * away * one.write[at(adam_m_embedding)]);
     }
   }
 }

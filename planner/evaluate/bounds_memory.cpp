@@ -179,7 +179,7 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   const auto kv_gradients_of = [&](int64_t slices) {
     return f.slices > 1 ? std::min(reached, slices * chunks_of_slice) * kv_chunk(dk) : 0;
   };
-  const bool half = request.dtype != DType::float32, tied = request.model.tied_embeddings;
+  const bool tied = request.model.tied_embeddings, masters = has_masters(s, request.dtype);
   // The units of a layer, of any state.
   const auto of_layer = [&](Tensor first) {
     return unit(first, 1) + unit(first, 3) + unit(first, 4);
@@ -187,20 +187,30 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
 
   // As StepLowering::create_states().
   TierBytes persistent{};
-  const int update = s.optimizer == Tier::device ? 0 : host;
-  int64_t gradients = 0;  // of all units, when complete
+  TierBytes gradients{};                           // of all units, when complete
+  const int away = static_cast<int>(s.gradients);  // those of units updated off the device
+  const int64_t layers_here = f.updated_on_device(UnitKind::layer, f.layers);
+  const int table = optimizer_tier(s, UnitKind::embedding, 0, 0) == Tier::device ? 0 : away;
   for (int kind = 0; kind < kUnitKinds; ++kind) {
     const int64_t n = units_of_kind(request.model, f, kind);
     persistent[static_cast<int>(s.parameters)] += n * parameters_at_rest(f, unit, kind);
-    if (half) {
-      persistent[update] += n * unit(master_embedding, kind);
-    } else if (update != static_cast<int>(s.parameters) &&
-               trains(request.model, static_cast<UnitKind>(kind))) {
-      persistent[update] += n * unit(f.sharded ? params_embedding_shard : params_embedding, kind);
+    const int64_t on_device = f.updated_on_device(static_cast<UnitKind>(kind), n);
+    for (const auto& [states, units] :
+         {std::pair{Tier::device, on_device}, std::pair{s.optimizer, n - on_device}}) {
+      const int update = states == Tier::device ? 0 : host;
+      if (masters) {
+        persistent[update] += units * unit(master_embedding, kind);
+      } else if (update != static_cast<int>(s.parameters) &&
+                 trains(request.model, static_cast<UnitKind>(kind))) {
+        persistent[update] +=
+            units * unit(f.sharded ? params_embedding_shard : params_embedding, kind);
+      }
+      persistent[static_cast<int>(states)] +=
+          units * (unit(adam_m_embedding, kind) + unit(adam_v_embedding, kind));
     }
-    persistent[static_cast<int>(s.optimizer)] +=
-        n * (unit(adam_m_embedding, kind) + unit(adam_v_embedding, kind));
-    gradients += n * unit(f.sharded ? grads_embedding_shard : grads_embedding, kind);
+    const int64_t gradient = unit(f.sharded ? grads_embedding_shard : grads_embedding, kind);
+    gradients[0] += on_device * gradient;
+    gradients[away] += (n - on_device) * gradient;
   }
   int moment = 0;
   const auto at = [&](const TierBytes& sum) {
@@ -213,15 +223,20 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   // The moment when the gradients of all units are complete.
   TierBytes complete{};
   // An early update frees each unit's before the next one's are complete.
-  if (!s.early_update) complete[static_cast<int>(s.gradients)] = gradients;
+  if (!s.early_update) complete = gradients;
   at(complete);
 
   // Between microbatches gradients are whole if only the last microbatch scatters them; on the
   // device these are the accumulators themselves.
   const bool batches = request.microbatches > 1, several = batches || f.slices > 1;
   const bool whole = !f.sharded || s.parallel.zero < 2;
-  const bool apart = !whole || s.gradients != Tier::device;
   const Tensor waiting = whole ? grads_embedding : grads_embedding_shard;
+  // Those of the first layers.
+  const auto add_waiting = [&](int64_t layers, TierBytes& sum) {
+    const int64_t here = std::min(layers, layers_here);
+    sum[0] += here * of_layer(waiting);
+    sum[away] += (layers - here) * of_layer(waiting);
+  };
 
   const bool loads = s.parameters != Tier::device || f.gathers;
   const int output = tied ? 0 : 2;
@@ -235,10 +250,9 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
   demand.loss_bytes = loss_bytes(request.model, s, bytes, ws.loss);
   end[0] += unit(tokens) + demand.loss_bytes;
   if (batches || f.again) {
-    int64_t& waits = end[static_cast<int>(s.gradients)];
-    waits += f.layers * of_layer(waiting);
-    if (apart || !tied) waits += unit(waiting, 0);
-    if (apart) waits += unit(waiting, 2);
+    add_waiting(f.layers, end);
+    if (!whole || table != 0 || !tied) end[table] += unit(waiting, 0);
+    if (!whole || away != 0) end[away] += unit(waiting, 2);
   }
   at(end);
 
@@ -253,18 +267,21 @@ void add_bytes(const StepRequest& request, const Strategy& s, const Lengths& len
       sum[kv_tier] += before * kv_gradients_of(held) + after * kv_gradients_of(earlier);
     }
     const Tensor done = f.sharded ? grads_embedding_shard : grads_embedding;
+    const int of_output = tied ? table : away;
     if (s.early_update) {
       // Only a tied table waits, for the embedding's part.
-      if (tied && after > 0) sum[static_cast<int>(s.gradients)] += unit(done, output);
-    } else if (s.gradients == Tier::device) {
-      sum[0] += after * of_layer(done) + unit(done, output);
-    } else if (after > 0) {  // the last one may still be in a copy
-      sum[host] += (after - 1) * of_layer(done) + unit(done, output);
+      if (tied && after > 0) sum[of_output] += unit(done, output);
+    } else {
+      const int64_t done_away = std::min(after, f.layers - layers_here);
+      sum[0] += (after - done_away) * of_layer(done);
+      // The last one that leaves may still be in a copy.
+      const int64_t left = away == 0 ? done_away : std::max<int64_t>(0, done_away - 1);
+      sum[away] += left * of_layer(done);
+      if (of_output == 0 || after > 0) sum[of_output] += unit(done, output);
     }
     if (several) {
-      int64_t& waits = sum[static_cast<int>(s.gradients)];
-      waits += before * of_layer(waiting);
-      if (!tied) waits += unit(waiting, 0);
+      add_waiting(before, sum);
+      if (!tied) sum[table] += unit(waiting, 0);
     }
     sum[0] += of_layer(grads_embedding) + loaded_of_layer(f, unit, loads);
 

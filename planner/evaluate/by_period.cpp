@@ -113,7 +113,7 @@ struct Samples {
 // If layers differ, samples keep all of them.
 bool layers_are_alike(const Strategy& s) {
   return std::min({s.layer_input.fraction, s.qkv.fraction, s.attention_out.fraction,
-                   s.mlp_input.fraction, s.mlp_inner.fraction}) >= 1;
+                   s.mlp_input.fraction, s.mlp_inner.fraction, s.optimizer_fraction}) >= 1;
 }
 
 // The most layers with which all repeats are within `ops`, and half of them.

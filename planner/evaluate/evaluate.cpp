@@ -16,7 +16,6 @@ namespace {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
-// The most that any rank of the mesh needs, if the first needs `peak`.
 TierBytes with_other_positions(StepRequest request, int64_t ops, TierBytes peak,
                                const TierBytes* limits = nullptr) {
   for (const int64_t rank : ranks_to_lay_out(request.strategy.parallel, ops)) {
@@ -86,6 +85,10 @@ Arenas exact_arenas(const StepRequest& request, const TierBytes* limits) {
 }
 
 TierBytes exact_peak_bytes(const StepRequest& request) { return exact_arenas(request).bytes; }
+
+TierBytes peak_of_mesh(const StepRequest& request, const TierBytes& of_first) {
+  return with_other_positions(request, ops_estimate(of_first_rank(request)), of_first);
+}
 
 int64_t ops_of_all_positions(const StepRequest& request) {
   const int64_t ops = ops_estimate(request);

@@ -35,6 +35,11 @@ Arenas exact_arenas(const StepRequest& request,
                     const std::array<int64_t, kTierCount>* limits = nullptr);
 std::array<int64_t, kTierCount> exact_peak_bytes(const StepRequest& request);
 
+/// The memory of the rank that needs most of each tier, if the first needs `of_first`, as
+/// evaluate().
+std::array<int64_t, kTierCount> peak_of_mesh(const StepRequest& request,
+                                             const std::array<int64_t, kTierCount>& of_first);
+
 /// The approximate number of ops that evaluate() and exact_arenas() lay out.
 int64_t ops_of_all_positions(const StepRequest& request);
 

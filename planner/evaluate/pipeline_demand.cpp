@@ -255,6 +255,11 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
                                  : static_cast<double>(pipeline.slices);
   SlicesInFlight in_flight(slices);
   TierBytes elsewhere{};
+  const auto whole = [](const std::array<double, kTierCount>& bytes) {
+    TierBytes rounded;
+    for (size_t tier = 0; tier < bytes.size(); ++tier) rounded[tier] = std::llround(bytes[tier]);
+    return rounded;
+  };
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     const int64_t layers = order.layers[kind];
     // A sum scales the program of the rank with most layers, a layout has one for each rank.
@@ -266,17 +271,17 @@ void PipelineDemand::add_bytes(const Candidate& c, const PipelineOrder& order, D
     in_flight.include(own, static_cast<double>(layers) / static_cast<double>(most));
     // A rank can have both embedding and head only with at most two stages.
     if (kind == 0 && cut) {
-      elsewhere = unit_states(slice, sizes, counted, {0, 2});
+      elsewhere = whole(unit_states(slice, sizes, counted, {0, 2}));
       for (int64_t& tier : elsewhere) tier -= tier / pipeline.stages;
     } else if (kind == 0 && pipeline.stages > 1) {
-      elsewhere = unit_states(slice, sizes, counted, {2});
+      elsewhere = whole(unit_states(slice, sizes, counted, {2}));
     }
-    const TierBytes states = unit_states(slice, sizes, counted, {1});
+    const auto states = unit_states(slice, sizes, counted, {1});
     if (kind == 0) bytes = bounds.demand(slice.strategy, DemandOf::bytes);
     const auto more = static_cast<double>(kind == 0 ? layers - most : layers);
     for (auto& moment : bytes.bytes) {
       for (int tier = 0; tier < kTierCount; ++tier) {
-        moment[tier] += more * (static_cast<double>(states[tier]) +
+        moment[tier] += more * (states[tier] +
                                 static_cast<double>(own.alone()[tier]) / static_cast<double>(most));
       }
     }

@@ -38,18 +38,23 @@ constexpr int64_t kExactPairedRepeats = 24;  // ops grow with pairs of chunks
 constexpr int64_t kExactRepeatsForMemory = 6;
 constexpr int64_t kExactBatches = 3;  // as many as two samples have in total
 
-// The number of layers, from the first on, that a policy covers.
-int64_t covered(const SavedPolicy& policy, int64_t layers) {
-  if (policy.where == Saved::keep) return layers;
-  const auto count = static_cast<int64_t>(std::ceil(policy.fraction * static_cast<double>(layers)));
-  return std::min(layers, count);
+// The number of layers before the one from which on a knob with a fraction has another value; all
+// layers if none has. Layers that a fraction does not cover have the first value.
+int64_t before_change(const KnobRow& row, const Strategy& s, int64_t layers) {
+  const KnobFraction& of = *row.at.fraction;
+  if (row.at.get(s) == 0 || of.get(s) == 1) return layers;
+  const auto count = static_cast<int64_t>(std::ceil(of.get(s) * static_cast<double>(layers)));
+  const int64_t covered = std::min(layers, count);
+  return of.of_last ? layers - covered : covered;
 }
 
-// The lengths of the runs of layers with equal policies.
+// The lengths of the runs of layers with equal values.
 std::vector<int64_t> runs_of(const Strategy& s, int64_t layers) {
   std::vector<int64_t> ends = {layers};
   for (const KnobRow& row : knob_rows()) {
-    if (row.at.policy != nullptr) ends.push_back(covered(s.*row.at.policy, layers));
+    if (row.at.fraction == nullptr) continue;
+    const int64_t end = before_change(row, s, layers);
+    if (end > 0) ends.push_back(end);
   }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
@@ -62,13 +67,15 @@ Strategy with_runs(Strategy s, int64_t layers, const std::vector<int64_t>& lengt
   const std::vector<int64_t> runs = runs_of(s, layers);
   const auto all = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
   for (const KnobRow& row : knob_rows()) {
-    if (row.at.policy == nullptr) continue;
-    SavedPolicy& own = s.*row.at.policy;
-    const int64_t covers = covered(own, layers);
-    int64_t shorter = 0, end = 0;
-    for (size_t i = 0; end < covers; end += runs[i++]) shorter += lengths[i];
+    if (row.at.fraction == nullptr) continue;
+    const KnobFraction& own = *row.at.fraction;
+    const int64_t change = before_change(row, s, layers);
+    double shorter = 0;
+    int64_t end = 0;
+    for (size_t i = 0; end < change; end += runs[i++]) shorter += static_cast<double>(lengths[i]);
+    const double covers = own.of_last ? all - shorter : shorter;
     // Half a layer less than it covers, so that rounding does not add one.
-    own.fraction = covers == layers ? 1 : (static_cast<double>(shorter) - 0.5) / all;
+    own.set(s, change == layers ? 1 : (covers - 0.5) / all);
   }
   return s;
 }

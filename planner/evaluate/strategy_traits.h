@@ -45,6 +45,14 @@ struct StrategyTraits {
     return std::min(of_first, static_cast<int64_t>(share));
   }
 
+  /// Units of a kind, of `n`, whose optimizer states are on the device.
+  int64_t updated_on_device(UnitKind kind, int64_t n) const {
+    if (kind == UnitKind::layer || kind == UnitKind::experts || kind == UnitKind::adapters) {
+      return std::min(n, longspan::updated_on_device(s, layers));
+    }
+    return optimizer_tier(s, kind, 0, 0) == Tier::device ? n : 0;
+  }
+
   /// The first slices of all, those that pass again before their backward, have this many chunks.
   int64_t chunks_again() const { return again ? chunks / slices * (slices - 1) : 0; }
   int64_t blocks_again() const { return again ? blocks / slices * (slices - 1) : 0; }

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "planner/cost/cost_model.h"
 #include "planner/cost/work.h"
+#include "planner/evaluate/evaluate.h"
 #include "planner/simulate/simulate.h"
 
 namespace longspan {
@@ -20,7 +21,8 @@ Simulated simulate_plan(const Plan& plan) {
   const CostModel cost(plan.hardware, plan.dtype);
   result.timeline = simulate(result.program, result.layout, cost.durations(result.program),
                              cost.interference(), true);
-  result.prediction = prediction_of(plan, result.timeline.step_seconds, result.layout.arena_bytes);
+  result.prediction = prediction_of(plan, result.timeline.step_seconds,
+                                    peak_of_mesh(step_request(plan), result.layout.arena_bytes));
   return result;
 }
 

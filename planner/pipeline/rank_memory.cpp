@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/units.h"
+#include "models/training.h"
 #include "planner/program/layout.h"
 #include "planner/program/saved_bytes.h"
 
@@ -25,31 +26,44 @@ TensorBytes bytes_of(const StepRequest& r) {
 
 }  // namespace
 
-TierBytes unit_states(const StepRequest& stage, const TensorBytes& bytes, int64_t microbatches,
-                      std::initializer_list<int> units) {
+std::array<double, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
+                                           int64_t microbatches, std::initializer_list<int> units) {
   const Strategy& s = stage.strategy;
   const bool sharded = s.parallel.shards() > 1;
-  const Tier update = s.optimizer == Tier::device ? Tier::device : Tier::host;
-  TierBytes sum{};
-  const auto add = [&](Tensor first, Tier tier) {
-    for (const int unit : units) {
-      sum[static_cast<int>(tier)] += bytes[unit_tensor(first, static_cast<UnitKind>(unit))];
-    }
-  };
-  const Tensor held =
-      sharded && s.parallel.zero == 3 ? Tensor::params_embedding_shard : Tensor::params_embedding;
+  const bool shards = sharded && (microbatches == 1 || s.parallel.zero >= 2);
+  std::array<double, kTierCount> sum{};
   for (const int unit : units) {
     const auto kind = static_cast<UnitKind>(unit);
-    const int64_t in_4_bits = bytes[unit_tensor(Tensor::nf4_embedding, kind)];
-    sum[static_cast<int>(s.parameters)] +=
-        in_4_bits > 0 ? in_4_bits : bytes[unit_tensor(held, kind)];
+    const auto of = [&](Tensor first) {
+      return static_cast<double>(bytes[unit_tensor(first, kind)]);
+    };
+    const auto add = [&](Tier tier, double more) { sum[static_cast<size_t>(tier)] += more; };
+    const bool gathers = sharded && s.parallel.zero == 3;
+    const double in_4_bits = of(Tensor::nf4_embedding);
+    add(s.parameters,
+        in_4_bits > 0 ? in_4_bits
+                      : of(gathers ? Tensor::params_embedding_shard : Tensor::params_embedding));
+    if (s.forward_only || !trains(stage.model, kind)) continue;
+    const bool is_end = kind == UnitKind::embedding || kind == UnitKind::head;
+    const int64_t layers = stage.model.layers;
+    const double on_device =
+        is_end ? (optimizer_tier(s, kind, 0, 0) == Tier::device ? 1 : 0)
+               : static_cast<double>(updated_on_device(s, layers)) / static_cast<double>(layers);
+    for (const auto& [states, part] :
+         {std::pair{Tier::device, on_device}, std::pair{s.optimizer, 1 - on_device}}) {
+      const Tier updated = states == Tier::device ? Tier::device : Tier::host;
+      if (has_masters(s, stage.dtype)) {
+        add(updated, part * of(Tensor::master_embedding));
+      } else if (updated != s.parameters) {
+        add(updated,
+            part * of(sharded ? Tensor::params_embedding_shard : Tensor::params_embedding));
+      }
+      add(states, part * (of(Tensor::adam_m_embedding) + of(Tensor::adam_v_embedding)));
+    }
+    const double gradients = of(shards ? Tensor::grads_embedding_shard : Tensor::grads_embedding);
+    add(Tier::device, on_device * gradients);
+    add(s.gradients, (1 - on_device) * gradients);
   }
-  if (s.forward_only) return sum;
-  if (stage.dtype != DType::float32) add(Tensor::master_embedding, update);
-  add(Tensor::adam_m_embedding, s.optimizer);
-  add(Tensor::adam_v_embedding, s.optimizer);
-  const bool shards = sharded && (microbatches == 1 || s.parallel.zero >= 2);
-  add(shards ? Tensor::grads_embedding_shard : Tensor::grads_embedding, s.gradients);
   return sum;
 }
 
@@ -64,19 +78,19 @@ RankBytes::RankBytes(StagePrograms& programs, int64_t slices_of_step)
     Kind& own = kinds_.emplace_back(Kind{SlicesInFlight(slice, bytes, slices)});
     own.for_weights =
         bytes_for_weights(slice.model, lengths_of(slice.strategy, slice.sequence), bytes);
-    const TierBytes states = unit_states(slice, bytes, microbatches_, {1, 3, 4});
+    const auto states = unit_states(slice, bytes, microbatches_, {1, 3, 4});
     const TierBytes peak = programs.evaluation(kind, kMiddle, microbatches_).peak_bytes;
     const auto layers = static_cast<double>(programs.layers(kind));
     for (int tier = 0; tier < kTierCount; ++tier) {
-      own.lasting[tier] = static_cast<double>(states[tier]) +
-                          static_cast<double>(own.slices.alone()[tier]) / layers;
+      own.lasting[tier] = states[tier] + static_cast<double>(own.slices.alone()[tier]) / layers;
       own.passing[tier] = static_cast<double>(peak[tier]) - layers * own.lasting[tier];
     }
   }
   if (!cut_) return;
   const StepRequest& first = programs.slice(0);
   const TensorBytes bytes = bytes_of(first);
-  vocabulary_ = unit_states(first, bytes, microbatches_, {0, 2});
+  const auto ends = unit_states(first, bytes, microbatches_, {0, 2});
+  for (int tier = 0; tier < kTierCount; ++tier) vocabulary_[tier] = std::llround(ends[tier]);
   // Every rank has the tokens, and the last stage's output and its gradient, of microbatches
   // between S and T.
   vocabulary_[static_cast<int>(Tier::host)] += round_up(bytes[Tensor::tokens_all], kArenaAlignment);

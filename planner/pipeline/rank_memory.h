@@ -14,10 +14,11 @@
 
 namespace longspan {
 
-/// Bytes of the states of one unit of each of these kinds (0: embedding, 1: a layer, 2: head). With
-/// several microbatches, gradients that ZeRO stage 1 shards at the end are counted whole.
-std::array<int64_t, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
-                                            int64_t microbatches, std::initializer_list<int> units);
+/// Bytes of the states of one unit of each of these kinds (0: embedding, 1: a layer, 2: head), the
+/// mean of all layers. With several microbatches, gradients that ZeRO stage 1 shards at the end are
+/// counted whole.
+std::array<double, kTierCount> unit_states(const StepRequest& stage, const TensorBytes& bytes,
+                                           int64_t microbatches, std::initializer_list<int> units);
 
 /// The most microbatches that a rank holds, by the bytes that one keeps: in flight; of these what
 /// copies to the host leave where it was, and what they have moved there.

@@ -46,7 +46,7 @@ int64_t read_word(const YamlMap& yaml, const std::string& key, const KnobRow& ro
   throw yaml.error(key, fmt::format("expected {}, got \"{}\"", taken_by(row), word));
 }
 
-// A policy is written `host`, or `{where: host, fraction: 0.5}`.
+// A knob with a fraction of the layers is written `host`, or `{where: host, fraction: 0.5}`.
 void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
   const std::string key = key_in(yaml, row.name(), row.old_key);
   if (row.optional && !yaml.has(key)) return;
@@ -54,10 +54,10 @@ void read_knob(const YamlMap& yaml, const KnobRow& row, Strategy& s) {
     row.at.set(s, yaml.whole(key, row.least, std::min(row.most, kLongestSequence)));
   } else if (row.at.kind == KnobKind::flag) {
     row.at.set(s, yaml.one_of<int64_t>(key, {{"true", 1}, {"false", 0}}));
-  } else if (row.at.kind == KnobKind::policy && yaml.has_map(key)) {
+  } else if (row.at.fraction != nullptr && yaml.has_map(key)) {
     const YamlMap policy = yaml.map(key);
     row.at.set(s, read_word(policy, "where", row));
-    (s.*row.at.policy).fraction = policy.real("fraction", 0);
+    row.at.fraction->set(s, policy.real("fraction", 0));
     policy.finish();
   } else {
     row.at.set(s, read_word(yaml, key, row));
@@ -68,13 +68,13 @@ void write_knob(YAML::Emitter& out, const KnobRow& row, const Strategy& s) {
   const int64_t value = row.at.get(s);
   if (row.only_if_set && value == row.at.get(Strategy{})) return;
   out << YAML::Key << std::string(row.name()) << YAML::Value;
-  if (row.at.policy == nullptr || (s.*row.at.policy).fraction == 1) {
+  if (row.at.fraction == nullptr || row.at.fraction->get(s) == 1) {
     out << text_of(row, value);
     return;
   }
   out << YAML::Flow << YAML::BeginMap;
   field(out, "where", text_of(row, value));
-  field(out, "fraction", exact((s.*row.at.policy).fraction));
+  field(out, "fraction", exact(row.at.fraction->get(s)));
   out << YAML::EndMap;
 }
 
@@ -228,6 +228,11 @@ void check_dtype(const YamlMap& yaml, const Plan& plan) {
   if (!(peak.value > 0)) {
     throw yaml.error("dtype",
                      fmt::format("{} has no {} (its peak is 0)", device.name, name_of(plan.dtype)));
+  }
+  if (plan.dtype == DType::float32 && plan.strategy.masters != MasterFormat::float32) {
+    throw yaml.error("dtype",
+                     "kernels in float32 read what is updated in float32; expected "
+                     "bfloat16 with masters in bfloat16");
   }
 }
 

@@ -65,12 +65,12 @@ int64_t moment_bytes(MomentFormat format, int64_t elements) {
   }
 }
 
-double update_bytes(MomentFormat format) {
+double update_bytes(MomentFormat format, MasterFormat parameters) {
   // The gradient is read; parameters and both moments are read and written.
   const double moment = format == MomentFormat::float32    ? 4
                         : format == MomentFormat::bfloat16 ? 2
                                                            : 1 + 4.0 / kMomentBlock;
-  return 4 + 8 + 4 * moment;
+  return 4 + (parameters == MasterFormat::float32 ? 8 : 4) + 4 * moment;
 }
 
 const std::array<float, 256>& first_moment_levels() {

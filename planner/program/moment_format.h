@@ -21,8 +21,9 @@ inline constexpr int64_t kMomentBlock = 256;
 
 /// The bytes of `elements` numbers.
 int64_t moment_bytes(MomentFormat format, int64_t elements);
-/// Bytes that an update reads and writes for one number, with float32 gradients and parameters.
-double update_bytes(MomentFormat format);
+/// Bytes that an update reads and writes for one number, with float32 gradients; the parameters are
+/// those that it updates.
+double update_bytes(MomentFormat format, MasterFormat parameters = MasterFormat::float32);
 
 /// The levels of int8, ascending.
 const std::array<float, 256>& first_moment_levels();  // the last two are 1

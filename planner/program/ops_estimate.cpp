@@ -61,6 +61,7 @@ class Counter {
 
   double of_step() {
     double layers = 0, experts = 0, units = 0;
+    double experts_here = 0, units_here = 0;  // with optimizer states on the device
     const auto of_layer = [&](int64_t layer, int64_t of_kind, const LayerRun& kind) {
       const bool attends = kind.attention;
       // The loads of a layer, of which the experts' are of another unit.
@@ -89,10 +90,15 @@ class Counter {
         layers += of_layer(layer, kind.layers, kind);
       }
       if (alike) layers += static_cast<double>(kind.layers) * of_layer(0, 1, kind);
-      if (model_.adapters) experts += static_cast<double>(kind.layers);
+      const auto of_kind = static_cast<double>(kind.layers);
+      const auto here = static_cast<double>(updated_on_device(s_, kind.layers));
+      const double later = (model_.adapters ? 1 : 0) +  // units behind the head's
+                           (kind.experts && kind.backward == LayerBackward::weights ? 1 : 0);
+      experts += later * of_kind;
+      experts_here += later * here;
       if (kind.backward != LayerBackward::weights) continue;
-      units += static_cast<double>(kind.layers);
-      if (kind.experts) experts += static_cast<double>(kind.layers);
+      units += of_kind;
+      units_here += here;
     }
     units_of_layer_ = 1;
     quantized_units_ = 0;
@@ -103,12 +109,16 @@ class Counter {
     const bool has_table =
         boundary_.has_embedding || (boundary_.has_loss && model_.tied_embeddings);
     units += boundary_.has_loss && !model_.frozen_head ? 1 : 0;
-    units += has_table && !model_.frozen_embedding ? 1 : 0;
+    if (has_table && !model_.frozen_embedding) {
+      ++units;
+      if (optimizer_tier(s_, UnitKind::embedding, 0, 0) == Tier::device) ++units_here;
+    }
+    if (s_.optimizer == Tier::device) units_here = units;
     const auto experts_kind = UnitKind::experts;
     const double of_experts =
-        experts * (gradients(experts_kind) - sums_replicated() + update(experts_kind));
-    return 2 + batches_ * (layers + selections() + ends()) + units * (gradients() + update()) +
-           of_experts + of_tied_table() + norms();
+        states(experts_here, experts - experts_here, experts_kind) - experts * sums_replicated();
+    return 2 + batches_ * (layers + selections() + ends()) +
+           states(units_here, units - units_here) + of_experts + of_tied_table() + norms();
   }
 
  private:
@@ -351,8 +361,9 @@ class Counter {
 
   // --- states
   bool sharded(UnitKind kind = UnitKind::layer) const { return p_.shards(kind) > 1; }
-  double gradients(UnitKind kind = UnitKind::layer) const {
-    const double stored = s_.gradients == Tier::device ? 0 : 1;
+  // Gradients of a unit that lives on the device, or as `s_` says.
+  double gradients(bool here, UnitKind kind = UnitKind::layer) const {
+    const double stored = here || s_.gradients == Tier::device ? 0 : 1;
     if (sharded(kind) && p_.zero >= 2) {
       return passes_ * (2 + tensor_ + stored) + (passes_ - 1) * stored + 1;
     }
@@ -367,18 +378,19 @@ class Counter {
   double of_tied_table() const {
     if (!model_.tied_embeddings || !boundary_.has_embedding || !boundary_.has_loss) return 0;
     if (model_.frozen_embedding) return 0;
-    const double stored = s_.gradients == Tier::device ? 0 : 1;
+    const bool here = optimizer_tier(s_, UnitKind::embedding, 0, 0) == Tier::device;
+    const double stored = here || s_.gradients == Tier::device ? 0 : 1;
     if (sharded() && p_.zero >= 2) return passes_ * (2 + tensor_ + 2 * stored);
     return passes_ * 2 * stored;
   }
-  double update(UnitKind kind = UnitKind::layer) const {
-    const bool on_device = s_.optimizer == Tier::device;
-    double ops = 1;
-    if (!on_device && s_.gradients == Tier::device) ops += 1;
-    if (s_.optimizer == Tier::nvme) ops += 4;
-    if (s_.parameters != (on_device ? Tier::device : Tier::host)) ops += 1;
-    if (sharded(kind) && p_.zero != 3) ops += 1;
-    return ops;
+  // Gradients and updates of units whose optimizer states are on the device, or not.
+  double states(double here, double away, UnitKind kind = UnitKind::layer) const {
+    const double gathers = sharded(kind) && p_.zero != 3 ? 1 : 0;
+    double of_away = 1 + gathers;
+    if (s_.gradients == Tier::device) of_away += 1;
+    if (s_.optimizer == Tier::nvme) of_away += 4;
+    if (s_.parameters == Tier::device) of_away += 1;
+    return here * (gradients(true, kind) + 1 + gathers) + away * (gradients(false, kind) + of_away);
   }
   double norms() const {
     double ops = p_.ranks() > 1 ? 1 : 0;

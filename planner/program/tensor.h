@@ -52,7 +52,7 @@ enum class Tensor : uint8_t {
   master_layer,
   master_head,
   master_experts,
-  master_adapters,  // float32 master copy, if compute is bfloat16
+  master_adapters,  // float32 master copy, if has_masters()
   grads_embedding,
   grads_layer,
   grads_head,
@@ -239,6 +239,11 @@ Lengths lengths_of(const Strategy& strategy, int64_t sequence);
 /// True if the keys and values of a layer are not on the device between uses, but stream there
 /// chunk by chunk.
 bool streams_keys(const Strategy& strategy, const Lengths& lengths);
+
+/// True if AdamW updates float32 copies of the parameters that kernels read.
+inline bool has_masters(const Strategy& s, DType dtype) {
+  return dtype != DType::float32 && s.masters == MasterFormat::float32;
+}
 
 /// True if the output of a query chunk may come from several ops, as keys stream, come in slices or
 /// travel around a ring, and activations are narrower than the float32 of the sum (o_sum).

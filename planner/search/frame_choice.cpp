@@ -77,6 +77,7 @@ FrameChoice::FrameChoice(Evaluator& evaluator, const Candidate& frame, const Spa
     : frame_(frame),
       layers_(
           ceil_div(evaluator.request(frame).model.layers, frame.strategy.parallel.pipeline.stages)),
+      divides_states_(!options.optimizer && !frame.strategy.parallel.has_pipeline()),
       values_(values_of(frame, options, evaluator.limits()[2] > 0)),
       relaxation_(relaxation_of(evaluator, frame, rows, values_)) {
   for (size_t g = 0; g < values_.size(); ++g) {
@@ -180,7 +181,17 @@ std::vector<Rounded> FrameChoice::round_each(KnobGroup group, Goal goal, const R
   return found;
 }
 
+int FrameChoice::all_updated_here(size_t value) const {
+  const std::vector<Strategy>& values = values_[static_cast<size_t>(KnobGroup::states)];
+  Strategy own = values[value];
+  if (!divides_states_ || own.optimizer == Tier::device) return -1;
+  own.gradients = own.optimizer = Tier::device;
+  const auto here = std::find(values.begin(), values.end(), own);
+  return here == values.end() ? -1 : static_cast<int>(here - values.begin());
+}
+
 int FrameChoice::fewer(size_t group, size_t value) const {
+  if (static_cast<KnobGroup>(group) == KnobGroup::states) return all_updated_here(value);
   Strategy own = values_[group][value];
   const SavedPolicy* const policy = saved_policy(static_cast<KnobGroup>(group), own);
   if (policy == nullptr || policy->where == Saved::keep) return -1;
@@ -249,6 +260,14 @@ Candidate FrameChoice::candidate_of(const Mixture& mixture) const {
         const auto layers = static_cast<double>(layers_);
         policy->fraction = std::clamp(std::ceil(covered * layers - 1e-6), 1.0, layers) / layers;
       }
+    }
+    if (const std::vector<size_t> taken = taken_of(shares);
+        group == KnobGroup::states && taken.size() == 2 && stands(g, shares)) {
+      const size_t away = all_updated_here(taken[0]) < 0 ? taken[1] : taken[0];
+      const auto layers = static_cast<double>(layers_);
+      value = values_[g][away];
+      value.optimizer_fraction =
+          std::clamp(std::ceil(shares[away] * layers - 1e-6), 1.0, layers) / layers;
     }
     take(group, value, c.strategy);
   }

@@ -58,8 +58,12 @@ class FrameChoice {
   RelaxationGoal relaxation_goal(Goal goal, const Room& room, double most_seconds,
                                  bool expected) const;
   std::vector<uint64_t> allowed_with(const Room& room) const;
-  /// The value that, mixed with this one, stands for a policy of a part of the layers: the same
-  /// policy of fewer layers, at the end "keep". -1: there is no such value.
+  /// The value of the states that differs from this one in optimizer states on the device. -1:
+  /// there is none, or they are one of two.
+  int all_updated_here(size_t value) const;
+  /// The value that, mixed with this one, stands for a value of a part of the layers: the same
+  /// policy of fewer layers, at the end "keep"; optimizer states on the device. -1: there is no
+  /// such value.
   int fewer(size_t group, size_t value) const;
   /// Whether the shares of a group are one value, or a mixture as fewer() describes.
   bool stands(size_t group, const std::vector<double>& shares) const;
@@ -68,7 +72,8 @@ class FrameChoice {
   Candidate candidate_of(const Mixture& mixture) const;
 
   Candidate frame_;
-  int64_t layers_;  // layers of a stage
+  int64_t layers_;       // layers of a stage
+  bool divides_states_;  // optimizer states of some layers may be on the device, of others not
   GroupValues values_;
   std::vector<uint64_t> without_nvme_;  // mask of the values of every group that use no file
   Relaxation relaxation_;

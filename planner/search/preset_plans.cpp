@@ -89,6 +89,11 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;
   c.strategy.optimizer = way.placement.optimizer;
+  c.strategy.masters = options_.masters;
+  if (options_.optimizer) {
+    c.strategy.optimizer = options_.optimizer->tier;
+    c.strategy.optimizer_fraction = options_.optimizer->fraction;
+  }
   if (options_.forward_only) c.strategy = for_forward(std::move(c.strategy));
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
@@ -127,6 +132,13 @@ std::vector<PresetPlans::Way> PresetPlans::ways(int64_t sequence) const {
   return all;
 }
 
+// Live bytes of layers of several kinds are sums of the kinds' peaks, which may exceed arenas.
+bool PresetPlans::seems_to_fit(const Candidate& c) {
+  const TierBytes bytes =
+      model_.uniform() ? evaluator_.live(c) : evaluator_.demand(c, DemandOf::bytes).peak_bytes();
+  return evaluator_.overflow(bytes) == 0;
+}
+
 std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
   const int64_t step = unit(way);
   const int64_t first = round_up(sequence, step);
@@ -138,8 +150,8 @@ std::optional<Scored> PresetPlans::fitting(const Way& way, int64_t sequence) {
     if (i > 0 && length > most_padded()) return std::nullopt;
     const std::optional<Candidate> c = candidate(way, length);
     if (!c) return std::nullopt;
-    // Arenas exceed live bytes, and grow with the length.
-    if (evaluator_.overflow(evaluator_.live(*c)) > 0) return std::nullopt;
+    // Arenas exceed these bytes, and grow with the length.
+    if (!seems_to_fit(*c)) return std::nullopt;
     if (evaluator_.fits(*c)) return Scored{*c, {}, false};
   }
   return std::nullopt;
@@ -179,7 +191,12 @@ Scored PresetPlans::best(int64_t sequence, const TimeLimits& time) {
     best->exact = true;
     return *best;
   }
-  if (const std::optional<Scored> short_by_least = nearest(sequence)) return *short_by_least;
+  if (std::optional<Scored> short_by_least = nearest(sequence)) {
+    if (short_by_least->score.overflow == 0) {
+      short_by_least->score = evaluator_.exact(short_by_least->candidate);
+    }
+    return *short_by_least;
+  }
   // No layout of the preset suits the length: validate() throws the reason.
   Strategy probe = make_preset(preset_, model_, sequence, options_.chunk_tokens, layout_);
   validate(probe, model_, sequence, preset_);
@@ -235,7 +252,7 @@ void PresetPlans::estimate(LengthCandidate& entry, const TimeLimits& time) {
   }
   const auto may_fit = [&](int64_t count) {
     const std::optional<Candidate> c = candidate(entry.way, count * entry.step);
-    return c && seems_in_time(entry, *c, time) && evaluator_.overflow(evaluator_.live(*c)) == 0;
+    return c && seems_in_time(entry, *c, time) && seems_to_fit(*c);
   };
   int64_t low = entry.count, apart = entry.stride;
   for (; low > 0 && !may_fit(low); apart *= 2) {

@@ -65,6 +65,8 @@ class PresetPlans {
   /// The shortest length from `sequence` on, within the padding allowed, at which this way's arenas
   /// fit.
   std::optional<Scored> fitting(const Way& way, int64_t sequence);
+  /// Whether bytes that arenas exceed fit.
+  bool seems_to_fit(const Candidate& c);
   /// The longest sequence that max-seq finds. Padding does not exceed it.
   int64_t most_padded();
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "planner/cost/cost_model.h"
 #include "planner/program/layer_kinds.h"
 #include "planner/search/meshes.h"
 #include "planner/strategy/validity.h"
@@ -46,9 +47,28 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   space.global_batch = options.global_batch;
   space.deterministic = options.deterministic;
   space.moments = options.moments;
+  space.masters = options.masters;
+  space.optimizer = options.optimizer;
   space.early_update = options.early_update;
   space.forward_only = options.forward_only;
   space.has_files = capacities(hw)[kNvmeTier] > 0;
+  if (options.masters != MasterFormat::float32 && default_dtype(hw) == DType::float32) {
+    throw bad_input(
+        "--masters: {} computes in float32, where kernels read what is updated in float32; leave "
+        "it out",
+        hw.device.name);
+  }
+  if (options.optimizer && options.optimizer->tier == Tier::nvme && !space.has_files) {
+    throw bad_input("--optimizer: {} has no storage; expected device or host", hw.name);
+  }
+  if (options.optimizer && options.optimizer->fraction < 1) {
+    if (!space.parallel.admits_flat()) {
+      throw bad_input(
+          "--optimizer: stages of a pipeline have all optimizer states on one tier; leave the "
+          "fraction or the pipeline out");
+    }
+    space.parallel.pipeline = 1;
+  }
   if (options.early_update) {
     if (!space.parallel.admits_flat()) {
       throw bad_input(
@@ -60,7 +80,9 @@ SpaceOptions space_of(const ModelSpec& model, const HardwareProfile& hw,
   if (options.forward_only) {
     for (const auto& [given, flag] : {std::pair{options.deterministic, "--deterministic"},
                                       {options.early_update, "--early-update"},
-                                      {options.moments != MomentFormat::float32, "--moments"}}) {
+                                      {options.moments != MomentFormat::float32, "--moments"},
+                                      {options.masters != MasterFormat::float32, "--masters"},
+                                      {options.optimizer.has_value(), "--optimizer"}}) {
       if (given) throw bad_input("--forward-only: there is no backward; leave {} out", flag);
     }
     if (!space.parallel.admits_flat()) {

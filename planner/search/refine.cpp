@@ -32,9 +32,9 @@ Strategy joined(const Strategy& from, const Strategy& a, const Strategy& b) {
   for (const KnobRow& row : knob_rows()) {
     const KnobAccess& at = row.at;
     if (at.get(b) != at.get(from)) at.set(both, at.get(b));
-    if (at.policy != nullptr && (b.*at.policy).fraction != (from.*at.policy).fraction) {
-      (both.*at.policy).fraction = (b.*at.policy).fraction;
-    }
+    if (at.fraction == nullptr) continue;
+    const double fraction = at.fraction->get(b);
+    if (fraction != at.fraction->get(from)) at.fraction->set(both, fraction);
   }
   return both;
 }

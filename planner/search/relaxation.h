@@ -4,8 +4,9 @@
 // groups of knobs: a base, plus the addition of each group's value. The relaxation allows a mixture
 // of values in every group and finds the best mixture. Its objective is a lower bound for all
 // choices. Its mixture tells where to round; a mixture of "keep" and one other policy of a saved
-// tensor is a plan as it is (SavedPolicy::fraction). The solver is a dense simplex on a condensed
-// tableau of about thirty rows and a hundred columns.
+// tensor is a plan as it is (SavedPolicy::fraction), and so is one of optimizer states on the
+// device and off it. The solver is a dense simplex on a condensed tableau of about thirty rows and
+// a hundred columns.
 #pragma once
 
 #include <array>

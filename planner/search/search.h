@@ -17,6 +17,7 @@
 #include "hwprofiles/hardware_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/search/meshes.h"
+#include "planner/search/optimizer_place.h"
 #include "planner/search/time_limits.h"
 
 namespace longspan {
@@ -65,6 +66,8 @@ struct QuestionOptions {
   int64_t global_batch = 0;    // microbatches over all replicas; replaces microbatches
   bool deterministic = false;  // Strategy::deterministic of every plan
   MomentFormat moments = MomentFormat::float32;  // likewise
+  MasterFormat masters = MasterFormat::float32;  // likewise
+  std::optional<OptimizerPlace> optimizer;       // likewise; none: search
   bool early_update = false;  // Strategy::early_update of every plan, none with a pipeline
   bool forward_only = false;  // the forward alone (for_forward()), without a pipeline
   ParallelChoice parallel;

@@ -77,6 +77,7 @@ bool may_stand(const Strategy& s) {
   // The schedule's actions do not include waits for storage at the end of a step.
   if (p.has_pipeline() && s.optimizer == kNvme) return false;
   if (p.pipeline.slices > 1 && against_slices(s)) return false;
+  if (s.optimizer_fraction < 1 && (s.parameters != kDevice || p.has_pipeline())) return false;
   return s.parameters == kDevice || p.shards() == 1 || p.zero == 3;
 }
 
@@ -89,6 +90,7 @@ void take(KnobGroup group, const Strategy& from, Strategy& to) {
       to.parameters = from.parameters;
       to.gradients = from.gradients;
       to.optimizer = from.optimizer;
+      to.optimizer_fraction = from.optimizer_fraction;
       return;
     case KnobGroup::layer_input:
       to.layer_input = from.layer_input;
@@ -145,11 +147,13 @@ GroupValues values_of(const Candidate& frame, const SpaceOptions& options, bool 
   for (const int64_t zero : zero_stages(p, options)) {
     for (const Placement& placement : kPlacements) {
       if (placement.optimizer == kNvme && !nvme) continue;
+      if (options.optimizer && options.optimizer->tier != placement.optimizer) continue;
       Strategy s = base;
       s.parallel.zero = zero;
       s.parameters = placement.parameters;
       s.gradients = placement.gradients;
       s.optimizer = placement.optimizer;
+      s.optimizer_fraction = options.optimizer ? options.optimizer->fraction : 1;
       if (base.forward_only) s = for_forward(std::move(s));
       std::vector<Strategy>& states = of(KnobGroup::states);
       const bool known = std::find(states.begin(), states.end(), s) != states.end();
@@ -399,6 +403,11 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.prefetch_depth = kPrefetchDepth;
   s.deterministic = options.deterministic;
   s.moments = options.moments;
+  s.masters = options.masters;
+  if (options.optimizer) {
+    s.optimizer = options.optimizer->tier;
+    s.optimizer_fraction = options.optimizer->fraction;
+  }
   s.early_update = options.early_update;
   if (options.forward_only) s = for_forward(std::move(s));
   return c;

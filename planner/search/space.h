@@ -20,6 +20,7 @@
 #include "hwprofiles/hardware_profile.h"
 #include "planner/evaluate/candidate.h"
 #include "planner/search/meshes.h"
+#include "planner/search/optimizer_place.h"
 
 namespace longspan {
 
@@ -34,6 +35,8 @@ struct SpaceOptions {
   int64_t global_batch = 0;  ///< microbatches of a step over all replicas; 0: use microbatches
   bool deterministic = false;
   MomentFormat moments = MomentFormat::float32;
+  MasterFormat masters = MasterFormat::float32;
+  std::optional<OptimizerPlace> optimizer;  ///< none: search
   bool early_update = false;
   bool forward_only = false;
   bool has_files = false;           ///< the hardware has storage

@@ -143,9 +143,20 @@ void Steps::overlap(const Candidate& c, Strategies& all) const {
   all.emplace_back(c.strategy).parallel = waiting;
 }
 
+// Another placement, or optimizer states of more or fewer layers on the device.
 void Steps::states(const Candidate& c, Strategies& all) const {
   const GroupValues values = values_of(c, options_, nvme_);
   all = values[static_cast<size_t>(KnobGroup::states)];
+  const Strategy& s = c.strategy;
+  if (options_.optimizer || s.optimizer == Tier::device) return;
+  const int64_t layers = model_.layers, away = layers - updated_on_device(s, layers);
+  for (const int64_t change : {int64_t{1}, layers / 8, layers / 4}) {
+    for (const int64_t other : {away - change, away + change}) {
+      if (change == 0 || other <= 0 || other > layers) continue;
+      all.emplace_back(s).optimizer_fraction =
+          static_cast<double>(other) / static_cast<double>(layers);
+    }
+  }
 }
 
 }  // namespace longspan

@@ -35,6 +35,7 @@ constexpr std::span<const std::string_view> words_of() {
   if (std::is_same_v<T, Saved>) return kSavedNames;
   if (std::is_same_v<T, BackwardOrder>) return kOrderNames;
   if (std::is_same_v<T, MomentFormat>) return kMomentFormatNames;
+  if (std::is_same_v<T, MasterFormat>) return kMasterFormatNames;
   if (std::is_same_v<T, bool>) return kFlagNames;
   return {};
 }
@@ -44,9 +45,21 @@ constexpr KnobKind kind_of() {
   if (std::is_same_v<T, bool>) return KnobKind::flag;
   return std::is_enum_v<T> ? KnobKind::word : KnobKind::number;
 }
-constexpr SavedPolicy Strategy::*policy_of(SavedPolicy Strategy::*member) { return member; }
-template <class Owner, class T>
-constexpr SavedPolicy Strategy::*policy_of(T Owner::*) {
+template <SavedPolicy Strategy::*policy>
+constexpr KnobFraction kFractionOf = {
+    [](const Strategy& s) { return (s.*policy).fraction; },
+    [](Strategy& s, double fraction) { (s.*policy).fraction = fraction; }, false};
+constexpr KnobFraction kOptimizerFraction = {
+    [](const Strategy& s) { return s.optimizer_fraction; },
+    [](Strategy& s, double fraction) { s.optimizer_fraction = fraction; }, true};
+
+template <auto member>
+constexpr const KnobFraction* fraction_of() {
+  if constexpr (std::is_same_v<decltype(member), SavedPolicy Strategy::*>) {
+    return &kFractionOf<member>;
+  } else if constexpr (std::is_same_v<decltype(member), Tier Strategy::*>) {
+    return member == &Strategy::optimizer ? &kOptimizerFraction : nullptr;
+  }
   return nullptr;
 }
 
@@ -55,7 +68,7 @@ constexpr KnobAccess at = {
     kind_of<FieldType<member>>(),
     [](const Strategy& s) { return static_cast<int64_t>(field(s, member)); },
     [](Strategy& s, int64_t value) { field(s, member) = static_cast<FieldType<member>>(value); },
-    words_of<FieldType<member>>(), policy_of(member)};
+    words_of<FieldType<member>>(), fraction_of<member>()};
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMostPercent = 1'000'000;
@@ -234,6 +247,13 @@ constexpr auto kRows = std::to_array<KnobRow>({
      .optional = true,
      .changes_sizes = true,
      .matters = [](const Strategy&, int64_t) { return false; }},
+    {.key = "masters",
+     .at = at<&Strategy::masters>,
+     .most = static_cast<int64_t>(MasterFormat::bfloat16),
+     .optional = true,
+     .changes_list = true,
+     .changes_sizes = true,
+     .matters = [](const Strategy&, int64_t) { return false; }},
     {.key = "forward_only",
      .at = at<&Strategy::forward_only>,
      .optional = true,
@@ -343,8 +363,8 @@ const KnobRow* first_out_of_range(const Strategy& s) {
   const size_t first = first_not([&]<size_t i>() {
     constexpr const KnobRow& row = kRows[i];
     if (!row.takes(row.at.get(s))) return false;
-    if constexpr (row.at.policy != nullptr) {
-      const double fraction = (s.*row.at.policy).fraction;
+    if constexpr (row.at.fraction != nullptr) {
+      const double fraction = row.at.fraction->get(s);
       return fraction > 0 && fraction <= 1;
     }
     return true;
@@ -367,7 +387,7 @@ void append_list_key(const Strategy& s, std::string& key) {
   for (const KnobRow& row : kRows) {
     if (!row.changes_list) continue;
     put(row.list_part == nullptr ? row.at.get(s) : row.list_part(s));
-    if (row.at.policy != nullptr) put(std::bit_cast<int64_t>((s.*row.at.policy).fraction));
+    if (row.at.fraction != nullptr) put(std::bit_cast<int64_t>(row.at.fraction->get(s)));
   }
 }
 

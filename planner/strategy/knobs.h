@@ -23,7 +23,7 @@ enum class KnobKind : uint8_t {
   number,
   flag,
   word,    ///< an enumerator by its name
-  policy,  ///< an enumerator by its name, and a fraction of the layers (SavedPolicy)
+  policy,  ///< an enumerator by its name, always with a fraction of the layers (SavedPolicy)
 };
 
 /// A single turn of a knob, as for the neighbours of a plan (explain/neighbours.h).
@@ -39,14 +39,21 @@ enum class Turn : uint8_t {
   fixed,   ///< not turned, as it is what the user states
 };
 
+/// The fraction of the layers that a value applies to; the others are as with the first value.
+struct KnobFraction {
+  double (*get)(const Strategy&);
+  void (*set)(Strategy&, double);
+  bool of_last;  ///< the last layers, not the first
+};
+
 /// How a field of Strategy or ParallelLayout is read and written.
 struct KnobAccess {
   KnobKind kind;
   int64_t (*get)(const Strategy&);
   void (*set)(Strategy&, int64_t value);
   std::span<const std::string_view>
-      words;                      // by value, including values that the knob does not take
-  SavedPolicy Strategy::*policy;  // null except for KnobKind::policy
+      words;                     // by value, including values that the knob does not take
+  const KnobFraction* fraction;  // null: the value applies to all layers
 };
 
 struct KnobRow {

@@ -9,6 +9,9 @@ std::string_view name_of(Saved saved) { return kSavedNames[static_cast<int>(save
 std::string_view name_of(MomentFormat format) {
   return kMomentFormatNames[static_cast<int>(format)];
 }
+std::string_view name_of(MasterFormat format) {
+  return kMasterFormatNames[static_cast<int>(format)];
+}
 std::string_view name_of(BackwardOrder order) { return kOrderNames[static_cast<int>(order)]; }
 
 bool recomputes(const Strategy& s) {
@@ -29,6 +32,8 @@ Strategy for_forward(Strategy s) {
   s.early_update = defaults.early_update;
   s.gradients = defaults.gradients;
   s.optimizer = defaults.optimizer;
+  s.optimizer_fraction = defaults.optimizer_fraction;
+  s.masters = defaults.masters;
   if (s.parallel.zero < 3) s.parallel.zero = 0;
   return s;
 }

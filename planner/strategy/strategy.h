@@ -8,6 +8,8 @@
 // Legend: S sequence, c chunk, b block (all tokens); u = S/c chunks.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,6 +49,11 @@ inline constexpr std::string_view kOrderNames[] = {"kv-outer", "q-outer"};
 enum class MomentFormat : uint8_t { float32, bfloat16, int8 };
 inline constexpr std::string_view kMomentFormatNames[] = {"float32", "bfloat16", "int8"};
 
+/// The parameters that AdamW updates. bfloat16: those that kernels read, rounded by every update;
+/// there is no float32 copy. A program in float32 has no other.
+enum class MasterFormat : uint8_t { float32, bfloat16 };
+inline constexpr std::string_view kMasterFormatNames[] = {"float32", "bfloat16"};
+
 struct Strategy {
   std::string preset = "custom";  // its origin; informational
 
@@ -82,8 +89,12 @@ struct Strategy {
   Tier parameters = Tier::device;  // device or host
   Tier gradients = Tier::device;   // device or host
   Tier optimizer = Tier::device;   // device, host or nvme; device requires the other two on device
+  double optimizer_fraction = 1;   // of the layers, the last ones, that have their optimizer states
+                                   // there, with the head; below 1 the others' and the embedding's
+                                   // are on the device, as their gradients are; in (0, 1]
 
   MomentFormat moments = MomentFormat::float32;
+  MasterFormat masters = MasterFormat::float32;
 
   ParallelLayout parallel;  // the mesh of ranks
 
@@ -94,6 +105,25 @@ std::string_view name_of(Tier);
 std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 std::string_view name_of(MomentFormat);
+std::string_view name_of(MasterFormat);
+
+/// The number of layers, the first of `layers` of a kind, whose optimizer states are on the device.
+/// Gradients of the last layers are complete first, so updates on the host, which are the slower
+/// ones, can begin first, too.
+inline int64_t updated_on_device(const Strategy& s, int64_t layers) {
+  if (s.optimizer == Tier::device) return layers;
+  const double away = std::ceil(s.optimizer_fraction * static_cast<double>(layers));
+  return layers - std::min(layers, static_cast<int64_t>(away));
+}
+/// Where a unit's optimizer states are; `before` of `layers` layers of its kind precede its layer.
+inline Tier optimizer_tier(const Strategy& s, ParameterUnit::Kind kind, int64_t before,
+                           int64_t layers) {
+  using enum ParameterUnit::Kind;
+  const bool on_device = kind == embedding ? s.optimizer_fraction < 1
+                         : kind == head    ? false
+                                           : before < updated_on_device(s, layers);
+  return on_device ? Tier::device : s.optimizer;
+}
 
 /// Whether anything is recomputed for the backward.
 bool recomputes(const Strategy& strategy);

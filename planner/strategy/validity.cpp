@@ -387,14 +387,15 @@ constexpr auto kChecks = std::to_array<Check>({
               q.s.mlp_input == nothing && q.s.mlp_inner == nothing &&
               q.s.backward_order == BackwardOrder::q_outer && !q.s.deterministic &&
               !q.s.early_update && q.s.gradients == Tier::device && q.s.optimizer == Tier::device &&
+              q.s.optimizer_fraction == 1 && q.s.masters == MasterFormat::float32 &&
               (q.mesh().zero == 0 || q.mesh().zero == 3);
      },
      [](const Question&) {
        return Words{
            "a forward alone saves nothing and has neither gradients nor optimizer states",
            "set all of saved to recompute, backward_order to q-outer, states.gradients and "
-           "states.optimizer to device, parallel.zero to 0 or 3, and leave deterministic "
-           "and early_update out"};
+           "states.optimizer to device, parallel.zero to 0 or 3, and leave deterministic, "
+           "early_update and masters out"};
      }},
     {Rule::combination, "states.optimizer",
      [](const Question& q) {
@@ -404,6 +405,24 @@ constexpr auto kChecks = std::to_array<Check>({
      [](const Question&) {
        return Words{"an optimizer on device needs parameters and gradients on device too",
                     "put the optimizer on host"};
+     }},
+    {Rule::combination, "states.optimizer",
+     [](const Question& q) {
+       return q.s.optimizer_fraction == 1 || q.s.parameters == Tier::device;
+     },
+     [](const Question& q) {
+       return Words{.what =
+                        "layers whose optimizer states stay on the device have their parameters "
+                        "there too",
+                    .advice = "put parameters on the device, or set the fraction to 1",
+                    .got = fmt::format("a fraction of {}", q.s.optimizer_fraction)};
+     }},
+    {Rule::combination, "states.optimizer",
+     [](const Question& q) { return q.s.optimizer_fraction == 1 || q.pipeline().stages == 1; },
+     [](const Question& q) {
+       return Words{.what = "stages of a pipeline have all optimizer states on one tier",
+                    .advice = "set stages or the fraction to 1",
+                    .got = fmt::format("a fraction of {}", q.s.optimizer_fraction)};
      }},
     {Rule::combination, "early_update",
      [](const Question& q) { return !q.s.early_update || q.pipeline().stages == 1; },
@@ -640,7 +659,7 @@ Violation out_of_range(const KnobRow& row, const Strategy& s) {
   const int64_t value = row.at.get(s);
   if (row.takes(value)) {
     return {Rule::range, key, "expected a fraction in (0, 1]",
-            fmt::format("{}", (s.*row.at.policy).fraction), ""};
+            fmt::format("{}", row.at.fraction->get(s)), ""};
   }
   return {Rule::range, key, "expected " + taken_by(row), text_of(row, value), ""};
 }

@@ -55,7 +55,8 @@ TEST_CASE("a plan with adapters trains them alone, stops, continues and writes t
   for (const std::vector<std::string>& more :
        std::vector<std::vector<std::string>>{{"--lora", "4", "--strategy", "fpdt", "--chunk", "64"},
                                              {"--lora", "4", "--nf4"},
-                                             {"--lora", "4", "--moments", "int8"}}) {
+                                             {"--lora", "4", "--moments", "int8"},
+                                             {"--lora", "4", "--optimizer", "host:0.5"}}) {
     const std::string plan = plan_of(folder, more);
     const std::string first = folder.path() / "first.safetensors",
                       last = folder.path() / "last.safetensors",
@@ -111,6 +112,12 @@ TEST_CASE("what cannot be trained is refused in one line") {
   check_refused(plan({"--lora-alpha", "4"}), 2, {"--lora"});
   check_refused(plan({"--lora", "4", "--lora-targets", "qkv"}), 2, {"qkv", "q_proj"});
   check_refused(plan({"--nf4"}), 2, {"freeze"});
+  check_refused(plan({"--masters", "bfloat16"}), 2, {"--masters", "computes in float32"});
+  for (const char* place : {"gpu", "host:0", "host:1.5", "host:", "device:0.5", "host:0.5x"}) {
+    check_refused(plan({"--optimizer", place}), 2, {"--optimizer", place, "fraction F in (0, 1]"});
+  }
+  check_refused(plan({"--optimizer", "host:0.5", "--pipeline", "2"}), 2, {"--optimizer", "stages"});
+  check_refused(plan({"--optimizer", "host", "--forward-only"}), 2, {"leave --optimizer out"});
   check_refused(
       longspan({"plan", "--model", "tiny-gpt", "--hw", kHardware, "--seq", "256", "--lora", "4"}),
       2, {"matrices of their own"});

@@ -182,6 +182,44 @@ TEST_CASE("an update with moments in a format is AdamW of the rounded ones", "[m
   }
 }
 
+TEST_CASE("an update of parameters in bfloat16 is AdamW, rounded once", "[moments]") {
+  constexpr int64_t n = 900;
+  std::mt19937_64 random(6);
+  const auto draw = [&](double from, double to) {
+    return static_cast<float>(from + (to - from) * static_cast<double>(random() >> 11) * 0x1p-53);
+  };
+  cpu::AdamWStep step;
+  step.learning_rate = 0.01;
+  const std::vector<cpu::AdamWPart> parts = {{0, 300, true}, {300, 600, false}};
+  for (const MomentFormat format : kFormats) {
+    ThreadPool one(1), three(3);
+    std::vector<bfloat16> p(n);
+    for (bfloat16& value : p) value = narrow(draw(-1, 1));
+    std::vector<std::byte> m(static_cast<size_t>(moment_bytes(format, n))), v = m;
+    std::vector<float> wide(n);
+    std::vector<std::byte> m_wide = m, v_wide = v, m_three = m, v_three = v;
+    std::vector<bfloat16> p_three = p;
+    for (step.step = 1; step.step <= 4; ++step.step) {
+      std::vector<float> g(n);
+      for (float& value : g) value = draw(-1, 1);
+      // The same update of float parameters, which begin with the rounded ones.
+      for (int64_t i = 0; i < n; ++i) wide[i] = widen(p[i]);
+      cpu::adamw_in_format(one, step, 0.1, format, parts, g.data(), n, wide.data(), m_wide.data(),
+                           v_wide.data());
+      cpu::adamw_in_format(one, step, 0.1, format, parts, g.data(), n, p.data(), m.data(),
+                           v.data());
+      cpu::adamw_in_format(three, step, 0.1, format, parts, g.data(), n, p_three.data(),
+                           m_three.data(), v_three.data());
+      for (int64_t i = 0; i < n; ++i) {
+        CHECK(p[i].bits == narrow(wide[i]).bits);
+        CHECK(p[i].bits == p_three[i].bits);
+      }
+      CHECK(m == m_wide);
+      CHECK(v == v_wide);
+    }
+  }
+}
+
 TEST_CASE("plans take moments in any format, with exactly their bytes", "[moments]") {
   std::map<MomentFormat, int64_t> held;
   for (const MomentFormat format : kFormats) {

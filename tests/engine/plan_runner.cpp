@@ -11,6 +11,7 @@
 #include "engine/cpu/backend.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/optimizer.h"
+#include "engine/train/state_formats.h"
 #include "engine/train/states.h"
 #include "models/adapters.h"
 #include "models/training.h"
@@ -215,8 +216,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
       executor.read(parameters, bytes.data());
       for (const std::byte byte : bytes) values.push_back(static_cast<float>(byte));
     } else {
-      values.resize(p.bytes_of(parameters) / 4);
-      executor.read(parameters, values.data());
+      values = read_state(executor, parameters);
     }
     if (waits || step.strategy.forward_only || p.adam_m[own[unit]] < 0) continue;
     // After one step from zero the first moment is (1 - beta1) of the clipped gradient.
@@ -224,8 +224,7 @@ StepOutcome run_step(const StepCase& step, Communicator* comm) {
         step.strategy.early_update ? context.norm_before : std::sqrt(outcome.gradient_norm);
     const double kept = (1 - context.beta1) * std::min(1.0, context.clip_norm / norm);
     std::vector<float>& gradient = outcome.gradients[unit];
-    gradient.resize(p.bytes_of(p.adam_m[own[unit]]) / 4);
-    executor.read(p.adam_m[own[unit]], gradient.data());
+    gradient = read_state(executor, p.adam_m[own[unit]]);
     for (float& value : gradient) value = static_cast<float>(value / kept);
   }
   outcome.sent_bytes = backend->sent_bytes() - sent_before;
@@ -507,6 +506,9 @@ StepCase random_case_of(const std::vector<ModelSpec>& models, uint64_t seed) {
       s.optimizer = Tier::nvme;
       s.gradients = static_cast<Tier>(pick(2));
       s.parameters = static_cast<Tier>(pick(2));
+  }
+  if (s.parameters == Tier::device) {
+    s.optimizer_fraction = seed % 4 == 3 ? 0.9 : seed % 2 == 1 ? 0.4 : 1;
   }
   if (pick(3) == 0 && !c.model.qk_norm_of_token) {
     // Groups of heads attend to the whole sequence at once.

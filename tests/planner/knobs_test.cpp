@@ -112,10 +112,11 @@ TEST_CASE("every field has a row") {
   [[maybe_unused]] const auto& [preset, chunk, block, head_groups, kv, between_uses, prefetch,
                                 window, order, deterministic, early_update, forward_only,
                                 layer_input, qkv, attention_out, mlp_input, mlp_inner, projection,
-                                mlp, loss, parameters, gradients, optimizer, moments, parallel] = s;
+                                mlp, loss, parameters, gradients, optimizer, fraction, moments,
+                                masters, parallel] = s;
   [[maybe_unused]] const auto& [data, ring, ulysses, zero, overlap, tensor, expert, capacity,
                                 imbalance, pipeline] = parallel;
-  CHECK(knob_rows().size() == 23 + 9);
+  CHECK(knob_rows().size() == 24 + 9);
 
   // Every row changes something, and no two rows change the same.
   Strategy changed;
@@ -147,8 +148,8 @@ TEST_CASE("every value of a knob is written and read back, and others are refuse
       row.at.set(s, value);
       INFO(row.key << " " << text_of(row, value));
       CHECK(read_strategy(YamlMap::parse(written(), "s.yaml")) == s);
-      if (row.at.policy == nullptr) continue;
-      (s.*row.at.policy).fraction = 0.25;
+      if (row.at.fraction == nullptr) continue;
+      row.at.fraction->set(s, 0.25);
       CHECK(read_strategy(YamlMap::parse(written(), "s.yaml")) == s);
     }
     // The nearest number that it does not take; for words, one that is not a value.

@@ -62,6 +62,7 @@ TEST_CASE("stages of a model have its layers and its parameters between them") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     StepRequest request = testing::random_request(seed);
     request.strategy.parallel.pipeline = {};
+    request.strategy.optimizer_fraction = 1;  // that of stages would be of each one's layers
     const int64_t layers = request.model.layers = 2 + static_cast<int64_t>(seed % 5);
     const auto persistent = [&](StageBoundary boundary, int64_t count) {
       StepRequest stage = request;

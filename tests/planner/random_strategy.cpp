@@ -99,6 +99,10 @@ StepRequest random_request(uint64_t seed) {
   }
   add_features(seed, request);
   s.moments = static_cast<MomentFormat>(seed % 7 < 4 ? 0 : seed % 7 - 4);
+  s.masters = static_cast<MasterFormat>(seed % 5 == 3);
+  if (s.parameters == Tier::device) {
+    s.optimizer_fraction = seed % 4 == 3 ? 0.9 : seed % 2 == 1 ? 0.4 : 1;
+  }
   if (seed % 3 == 0 && m.gated()) {
     Experts e;
     e.count = 2 + pick(9);

@@ -163,6 +163,18 @@ std::vector<Case> cases() {
             [](Strategy& s) { s.parameters = s.optimizer = Tier::host; })},
       {combination, "states.optimizer", "put the optimizer on host",
        changed([](Strategy& s) { s.gradients = Tier::host; })},
+      {combination, "states.optimizer", "got a fraction of 0.5", changed([](Strategy& s) {
+         s.parameters = s.optimizer = Tier::host;
+         s.optimizer_fraction = 0.5;
+       })},
+      {combination, "states.optimizer", "on one tier",
+       with(piped({.stages = 2, .schedule = "1f1b"}),
+            [](Strategy& s) {
+              s.optimizer = Tier::host;
+              s.optimizer_fraction = 0.5;
+            })},
+      {range, "states.optimizer", "expected a fraction in (0, 1]",
+       changed([](Strategy& s) { s.optimizer_fraction = 0; })},
       {combination, "pipeline", "need 2 stages or more",
        changed([](Strategy& s) { s.parallel.pipeline.virtual_stages = 2; })},
       {schedule, "pipeline.schedule", "there is no schedule \"2f2b\"",

@@ -13,8 +13,9 @@ void sum_of_squares(const Queue& queue, const float* g, int64_t n, double* sum) 
       [=] LONGSPAN_BODY(int64_t i) { return static_cast<double>(g[i]) * g[i]; }, 1, sum);
 }
 
+template <class Parameter, class Moment>
 void adamw(const Queue& queue, const AdamWStep& step, const double* norm_squared, const float* g,
-           int64_t n, float* p, float* m, float* v, bfloat16* narrowed) {
+           int64_t n, Parameter* p, Moment* m, Moment* v, bfloat16* narrowed) {
   Fault* fault = queue.fault;
   // The factor that clips, once for all elements; NaN if the norm is not finite.
   float* factor = reinterpret_cast<float*>(queue.scratch);
@@ -47,5 +48,13 @@ void adamw(const Queue& queue, const AdamWStep& step, const double* norm_squared
     if (narrowed != nullptr) store(parameter, narrowed + i);
   });
 }
+template void adamw(const Queue&, const AdamWStep&, const double*, const float*, int64_t, float*,
+                    float*, float*, bfloat16*);
+template void adamw(const Queue&, const AdamWStep&, const double*, const float*, int64_t, float*,
+                    bfloat16*, bfloat16*, bfloat16*);
+template void adamw(const Queue&, const AdamWStep&, const double*, const float*, int64_t, bfloat16*,
+                    float*, float*, bfloat16*);
+template void adamw(const Queue&, const AdamWStep&, const double*, const float*, int64_t, bfloat16*,
+                    bfloat16*, bfloat16*, bfloat16*);
 
 }  // namespace longspan::cuda

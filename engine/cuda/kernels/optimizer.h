@@ -22,9 +22,11 @@ struct AdamWStep {
 };
 
 /// Updates p, m, v[n] from g[n] clipped by the norm of all gradients, sqrt(*norm_squared), or by
-/// that of the step before if `norm_squared` is null. `narrowed`, if not null, is p rounded. If the
-/// norm is not finite: a fault, and no update.
+/// that of the step before if `norm_squared` is null, in float, and rounds them to their types,
+/// float or bfloat16. `narrowed`, if not null, is p rounded. If the norm is not finite: a fault,
+/// and no update.
+template <class Parameter, class Moment>
 void adamw(const Queue&, const AdamWStep&, const double* norm_squared, const float* g, int64_t n,
-           float* p, float* m, float* v, bfloat16* narrowed);
+           Parameter* p, Moment* m, Moment* v, bfloat16* narrowed);
 
 }  // namespace longspan::cuda

@@ -630,6 +630,11 @@ class StepLowering {
                                      : UnitKind::layer;
   }
   bool is_trained(int unit) const;
+  /// The tier of a unit's optimizer states, and that of its update.
+  Tier optimizer_tier(int unit) const;
+  Tier update_tier(int unit) const {
+    return optimizer_tier(unit) == Tier::device ? Tier::device : Tier::host;
+  }
   /// What becomes of a tensor after the current pass: by the policy, or nothing if it is a pass
   /// without saving.
   Saved saved(const SavedPolicy& policy, int layer) const;

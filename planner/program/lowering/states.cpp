@@ -154,7 +154,6 @@ void StepLowering::create_states() {
   host_shards_.assign(n, -1);
   program_.adam_m.assign(n, -1);
   program_.adam_v.assign(n, -1);
-  const Tier update_tier = s_.optimizer == Tier::device ? Tier::device : Tier::host;
   for (int unit = 0; unit < n; ++unit) {
     trained_units_.push_back(is_trained(unit));
     if (!has_unit(unit)) continue;
@@ -167,18 +166,18 @@ void StepLowering::create_states() {
       masters_[unit] = parameter_homes_[unit];
       continue;
     }
-    // In float32 the copy on the optimizer's tier is the master.
-    if (program_.dtype != DType::float32) {
-      masters_[unit] = persistent(Tensor::master_embedding, unit, update_tier);
-    } else if (update_tier == s_.parameters) {
+    // Without a float32 copy, the parameters on the tier of the update are the master.
+    const Tier updated = update_tier(unit), states = optimizer_tier(unit);
+    if (has_masters(s_, program_.dtype)) {
+      masters_[unit] = persistent(Tensor::master_embedding, unit, updated);
+    } else if (updated == s_.parameters) {
       masters_[unit] = parameter_homes_[unit];
     } else {
-      masters_[unit] =
-          persistent(sharded(unit) ? Tensor::params_embedding_shard : Tensor::params_embedding,
-                     unit, update_tier);
+      masters_[unit] = persistent(
+          sharded(unit) ? Tensor::params_embedding_shard : Tensor::params_embedding, unit, updated);
     }
-    program_.adam_m[unit] = persistent(Tensor::adam_m_embedding, unit, s_.optimizer);
-    program_.adam_v[unit] = persistent(Tensor::adam_v_embedding, unit, s_.optimizer);
+    program_.adam_m[unit] = persistent(Tensor::adam_m_embedding, unit, states);
+    program_.adam_v[unit] = persistent(Tensor::adam_v_embedding, unit, states);
   }
   program_.parameters = masters_;
   program_.kernel_parameters = parameter_homes_;
@@ -197,6 +196,13 @@ bool StepLowering::is_trained(int unit) const {
   const bool of_layer = kind != UnitKind::embedding && kind != UnitKind::head;
   const int layer_kind = of_layer ? program_.kind_of_layer(layer_of_unit(unit)) : 0;
   return longspan::trains(program_.model_of(layer_kind), kind);
+}
+
+Tier StepLowering::optimizer_tier(int unit) const {
+  const int layer = layer_of_unit(unit);
+  const PlaceInKind place =
+      layer < 0 ? PlaceInKind{} : places_in_kinds_[static_cast<size_t>(layer)];
+  return longspan::optimizer_tier(s_, kind_of_unit(unit), place.before, place.all);
 }
 
 BufferId StepLowering::parameters(int unit) {
@@ -257,9 +263,10 @@ BufferId StepLowering::gradients(int unit) {
   return accumulator;
 }
 
-// Moves a finished accumulator to the host if gradients live there.
+// Moves a finished accumulator to the host if the unit's gradients live there.
 void StepLowering::store(BufferId& accumulator, BufferId& host, int unit) {
-  if (s_.gradients == Tier::device || accumulator < 0) return;
+  const bool stays = s_.gradients == Tier::device || optimizer_tier(unit) == Tier::device;
+  if (stays || accumulator < 0) return;
   if (host < 0) {
     host = builder_.create(program_.buffers[accumulator].tensor, Tier::host, layer_of_unit(unit),
                            unit);
@@ -372,7 +379,7 @@ void StepLowering::sum_over_ranks(Tensor scalar, bool in_mesh) {
 }
 
 void StepLowering::optimizer() {
-  const bool on_device = s_.optimizer == Tier::device, updates = !s_.forward_only;
+  const bool updates = !s_.forward_only;
   if (updates && is_at_both_ends(embedding_unit())) sum_over_ends(embedding_unit());
   sum_over_ranks(Tensor::loss, parallel_.ranks() > 1);
   if (!updates) return;
@@ -381,22 +388,24 @@ void StepLowering::optimizer() {
   sum_over_ranks(Tensor::grad_norm,
                  parallel_.shards() > 1 || is_tensor_parallel() || parallel_.expert > 1);
   if (s_.early_update) return;
-  BufferId norm = program_.grad_norm;
-  if (!on_device) {
-    norm = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
-    builder_.copy(program_.grad_norm, norm, false);
+  BufferId on_host = -1;  // the norm
+  if (s_.optimizer != Tier::device) {
+    on_host = builder_.create(Tensor::grad_norm, Tier::host, -1, 0);
+    builder_.copy(program_.grad_norm, on_host, false);
   }
   for (int unit = 0; unit < units(); ++unit) {
-    if (has_unit(unit) && trains(unit)) update(unit, norm);
+    if (!has_unit(unit) || !trains(unit)) continue;
+    update(unit, update_tier(unit) == Tier::host ? on_host : program_.grad_norm);
   }
-  if (!on_device) builder_.release(norm);
+  if (on_host >= 0) builder_.release(on_host);
 }
 
 // AdamW of one unit, on this rank's shard if sharded, and the update of the kernels' copy of the
 // parameters.
 void StepLowering::update(int unit, BufferId norm) {
-  const bool on_device = s_.optimizer == Tier::device;
-  const bool half = program_.dtype != DType::float32;
+  const Tier states = optimizer_tier(unit), updated = update_tier(unit);
+  const bool on_device = updated == Tier::device;
+  const bool narrows = has_masters(s_, program_.dtype);
   const int layer = layer_of_unit(unit);
   const Tensor gradient_tensor =
       of_unit(sharded(unit) ? Tensor::grads_embedding_shard : Tensor::grads_embedding, unit);
@@ -412,7 +421,7 @@ void StepLowering::update(int unit, BufferId norm) {
   }
   // Moments in a file are staged on the host.
   const auto moment = [&](BufferId home, Tensor first) {
-    if (s_.optimizer != Tier::nvme) return home;
+    if (states != Tier::nvme) return home;
     const BufferId staged = builder_.create(of_unit(first, unit), Tier::host, layer, unit);
     builder_.copy(home, staged, true);
     return staged;
@@ -421,11 +430,11 @@ void StepLowering::update(int unit, BufferId norm) {
   const BufferId v = moment(program_.adam_v[unit], Tensor::adam_v_embedding);
 
   // If the kernels' copy is not the master, AdamW also writes it, in compute dtype.
-  const Tier update_tier = on_device ? Tier::device : Tier::host;
   const BufferId home = parameter_homes_[unit];
-  const bool copied = s_.parameters != update_tier;
+  const bool copied = s_.parameters != updated;
   BufferId narrowed = -1;
-  if (half) narrowed = copied ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
+  if (narrows)
+    narrowed = copied ? builder_.create(parameter_tensor, Tier::host, layer, unit) : home;
   OpShape update = shape(OpKind::adamw, gradient_tensor);
   update.on_host = !on_device;
   builder_.compute(update, layer, unit,
@@ -437,15 +446,15 @@ void StepLowering::update(int unit, BufferId norm) {
     builder_.release(grads);
   }
   if (copied) {
-    builder_.copy(half ? narrowed : masters_[unit], home, false);
-    if (half) builder_.release_after_window(narrowed);
+    builder_.copy(narrows ? narrowed : masters_[unit], home, false);
+    if (narrows) builder_.release_after_window(narrowed);
   }
   // Every rank has updated its shard of parameters that all hold whole.
   if (sharded(unit) && !gathers_parameters(unit)) {
     builder_.communicate(shape(OpKind::all_gather, parameter_tensor), layer, unit,
                          {in(home), inout(home)});
   }
-  if (s_.optimizer == Tier::nvme) {
+  if (states == Tier::nvme) {
     builder_.copy(m, program_.adam_m[unit], false);
     builder_.copy(v, program_.adam_v[unit], false);
     builder_.release_after_window(m);
