@@ -64,8 +64,8 @@ class Verb {
 
   /// Adds an option. `flags` as in "--output", "-o,--output", or "plan" for a positional argument.
   /// `Value` is std::string, a vector of them, int, int64_t, uint64_t, double, or an optional
-  /// int64_t or std::string. parse() refuses whole numbers out of the type's range, quoting them as
-  /// typed, and empty texts.
+  /// int64_t, double or std::string. parse() refuses whole numbers out of the type's range, quoting
+  /// them as typed, and empty texts.
   template <class Value>
   Option add_option(const std::string& flags, Value& variable, const std::string& description);
   Option add_flag(const std::string& flags, bool& variable, const std::string& description);

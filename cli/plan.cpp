@@ -371,6 +371,7 @@ int run(const PlanFlags& flags, bool json) {
           {"freeze", !flags.training.freeze.empty()},
           {"lora", flags.training.lora_rank > 0},
           {"nf4", flags.training.nf4},
+          {"auxiliary-loss", flags.training.auxiliary_loss.has_value()},
           {"forward-only", flags.question.forward_only},
           {"max-gpus", flags.max_gpus > 0},
           {"min-gpus-for", !flags.min_gpus_for.empty()}}) {

@@ -30,6 +30,10 @@ void TrainingFlags::add_to(Verb& verb) {
                   "gate_proj, up_proj, down_proj, with commas")
       .shown_default("all");
   verb.add_flag("--nf4", nf4, "Stores the frozen layers in 4 bits (QLoRA's NF4)");
+  verb.add_option("--auxiliary-loss", auxiliary_loss,
+                  "Factor of the loss that balances the load of experts; 0 for none")
+      .not_negative()
+      .shown_default("the model's");
 }
 
 const char* TrainingFlags::given() const {
@@ -38,6 +42,7 @@ const char* TrainingFlags::given() const {
          : lora_alpha            ? "--lora-alpha"
          : !lora_targets.empty() ? "--lora-targets"
          : nf4                   ? "--nf4"
+         : auxiliary_loss        ? "--auxiliary-loss"
                                  : nullptr;
 }
 
@@ -55,6 +60,13 @@ ModelSpec TrainingFlags::without_format(const ModelSpec& model) const {
 
 ModelSpec TrainingFlags::apply(const ModelSpec& model) const {
   ModelSpec trained = without_format(model);
+  if (auxiliary_loss) {
+    if (!model.experts) {
+      throw bad_input("--auxiliary-loss: {} has no experts to balance; leave it out", model.name);
+    }
+    trained.experts->auxiliary_loss = *auxiliary_loss;
+    validate(trained, "--auxiliary-loss");
+  }
   if (!nf4) return trained;
   trained.nf4 = true;
   validate(trained, "--nf4");

@@ -1,4 +1,4 @@
-// Flags of `plan` and `max-seq` that say which parts of the model are trained.
+// Flags of `plan` and `max-seq` that say which parts of the model are trained, and to what end.
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@ struct TrainingFlags {
   std::optional<double> lora_alpha;  // not given: twice the rank
   std::string lora_targets;          // empty: all
   bool nf4 = false;
+  std::optional<double> auxiliary_loss;  // else the model's
 
   void add_to(Verb& verb);
   /// The first flag that is given, or null.

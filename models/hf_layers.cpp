@@ -92,6 +92,11 @@ int64_t count_of(const Fields& config, const ExpertFields& fields) {
   const bool usual = config.is_first(fields.count, config, fields.other_count);
   return config.whole(usual ? fields.count : fields.other_count, fields.usual_count);
 }
+// Transformers computes the loss for these alone.
+bool takes_auxiliary_loss(const std::string& type) {
+  return type == "mixtral" || type == "qwen3_moe" || type == "olmoe" || type == "gpt_oss";
+}
+
 bool is_deepseek(const std::string& type) { return type == "deepseek_v2" || type == "deepseek_v3"; }
 
 // Layers whose MLP is dense in a model with experts.
@@ -228,7 +233,7 @@ void read_experts(const Fields& config, const std::string& model_type, ModelSpec
   if (*fields->normalised_key != '\0') {
     e.normalised = config.flag(fields->normalised_key, fields->normalised);
   }
-  if (config.flag("output_router_logits", false)) {
+  if (config.flag("output_router_logits", false) && takes_auxiliary_loss(model_type)) {
     e.auxiliary_loss = config.real("router_aux_loss_coef", model_type == "olmoe" ? 0.01 : 0.001);
   }
   if (config.has("clip_qkv")) {

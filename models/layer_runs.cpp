@@ -14,7 +14,7 @@ bool ModelSpec::works_on_all_tokens() const {
 std::vector<LayerRun> layer_runs(const ModelSpec& model) {
   if (!model.uniform()) return model.runs;
   return {{model.layers, model.attention, model.ffn, 1, model.window, model.experts.has_value(),
-           LayerPositions::model, model.backward}};
+           LayerPositions::model, model.backward, model.span}};
 }
 
 ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run) {
@@ -23,6 +23,7 @@ ModelSpec model_of_run(const ModelSpec& model, const LayerRun& run) {
   alike.attention = run.attention;
   alike.ffn = run.ffn;
   alike.window = run.window;
+  alike.span = run.span;
   alike.backward = run.backward;
   alike.next_token_layers = 0;
   if (!run.experts) alike.experts.reset();

@@ -42,7 +42,8 @@ ModelFlops layer_flops(const ModelSpec& model, int64_t tokens, bool causal) {
                        static_cast<double>(e.shared_ffn);
     mlp = hidden * (mlp_matrices * width + static_cast<double>(e.count));
   }
-  const double of_one = !causal ? length * length
+  const double of_one = !causal          ? length * length
+                        : model.span > 0 ? pairs_in_spans(sequence, model.span)
                         : model.documents.empty()
                             ? causal_pairs(sequence, model.window)
                             : model.documents.pairs(sequence, sequence, 0, model.window);
@@ -76,6 +77,10 @@ double causal_pairs(int64_t sequence, int64_t window) {
   };
   if (window <= 0 || window >= sequence) return triangle(sequence);
   return triangle(window) + static_cast<double>(sequence - window) * static_cast<double>(window);
+}
+
+double pairs_in_spans(int64_t sequence, int64_t span) {
+  return static_cast<double>(sequence / span) * causal_pairs(span) + causal_pairs(sequence % span);
 }
 
 ModelFlops model_flops(const ModelSpec& model, int64_t tokens, bool causal) {

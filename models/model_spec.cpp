@@ -125,7 +125,33 @@ std::optional<ModelProblem> find_experts_problem(const ModelSpec& model) {
     return ModelProblem{"experts.auxiliary_loss",
                         fmt::format("expected a finite number >= 0, got {}", e.auxiliary_loss)};
   }
+  if (e.auxiliary_loss > 0 && e.scores == Experts::Scores::sigmoid) {
+    return ModelProblem{"experts.auxiliary_loss",
+                        "only for scores by softmax, of which it takes the mean; remove it"};
+  }
   return check_positive({"experts.scale", e.scale});
+}
+
+// What layers attend within, of a model and of its runs.
+std::optional<ModelProblem> find_span_problem(const ModelSpec& model) {
+  for (const LayerRun& run : layer_runs(model)) {
+    const char* field = model.uniform() ? "span" : "runs.span";
+    if (run.span < 0 || run.span > kMaxCount) {
+      return ModelProblem{
+          field, fmt::format("expected a whole number up to {}, got {}", kMaxCount, run.span)};
+    }
+    if (run.span == 0) continue;
+    if (run.window > 0) return ModelProblem{field, "these layers have a window; remove one"};
+    if (!model.documents.empty()) {
+      return ModelProblem{field,
+                          "documents begin within spans, which is not supported; leave the "
+                          "documents out"};
+    }
+    if (!model.works_on_all_tokens()) {
+      return ModelProblem{field, "only where all layers work on all tokens; remove it"};
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<ModelProblem> find_attention_problem(const ModelSpec& model) {
@@ -336,6 +362,7 @@ std::optional<ModelProblem> find_problem(const ModelSpec& model) {
   if (auto problem = find_latent_problem(model)) return problem;
   if (auto problem = find_experts_problem(model)) return problem;
   if (auto problem = find_runs_problem(model)) return problem;
+  if (auto problem = find_span_problem(model)) return problem;
   if (auto problem = find_training_problem(model)) return problem;
   if (auto problem = check_positive({"embedding_scale", model.embedding_scale})) return problem;
   if (model.norm_offset && model.norm != Norm::rmsnorm) {
@@ -413,10 +440,8 @@ int64_t active_parameter_count(const ModelSpec& model) {
 }
 
 void refuse_unplanned(const ModelSpec& model) {
-  const Experts e = model.experts.value_or(Experts{});
   const std::pair<bool, const char*> features[] = {
       {model.next_token_layers > 0, "layers that predict further tokens"},
-      {e.auxiliary_loss > 0, "the auxiliary loss of experts"},
   };
   for (const auto& [present, name] : features) {
     if (present) throw bad_input("model {}: {} is not planned yet", model.name, name);

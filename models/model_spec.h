@@ -84,8 +84,10 @@ struct Experts {
   bool selection_bias = false;  // a bias, which is not trained, counts in the choice alone
   /// Experts are in `groups` groups, and a token's are in `active_groups` of them (DeepSeek-V3).
   int64_t groups = 1, active_groups = 1;
-  /// Factor of the loss that balances the load (load_balancing_loss_func of Transformers). It
-  /// depends on the routing of all tokens in all layers.
+  /// Factor of the loss that balances the load (load_balancing_loss_func of Transformers), which is
+  /// added to that of the tokens. For a microbatch it is E times the sum over experts of f P, where
+  /// f are the tokens that chose the expert, and P the sum of its probabilities, both divided by
+  /// the tokens, in all layers with experts together. 0: there is none. Only with softmax.
   double auxiliary_loss = 0;
   Format format = Format::qwen;
   bool operator==(const Experts&) const = default;
@@ -139,6 +141,7 @@ struct LayerRun {
   bool experts = false;  // the model's, in place of the MLP
   LayerPositions positions = LayerPositions::model;
   LayerBackward backward = LayerBackward::weights;
+  int64_t span = 0;  // as ModelSpec::span
   bool operator==(const LayerRun&) const = default;
   /// Whether layers of both are alike.
   bool like(LayerRun other) const {
@@ -175,6 +178,8 @@ struct ModelSpec {
   double rotary_share = 1;      // the share of D that RoPE rotates, the first elements of a head
   double local_rope_theta = 0;  // for LayerPositions::local
   int64_t window = 0;           // keys that a query sees, with its own; 0: all up to its own
+  int64_t span = 0;             // queries see keys of their own span alone: of the aligned ones
+                                // of this many tokens (Llama 4's chunks); 0: all are one
   Documents documents;          // that a sequence is packed with; none: it is one
   /// Sequences of a microbatch. They lie side by side: every chunk has as many tokens of each,
   /// those of a sequence next to each other. Tokens that a plan cuts are those of all sequences.
@@ -221,11 +226,16 @@ struct ModelSpec {
   int64_t inner_width() const { return gated() ? 2 * mlp_width() : mlp_width(); }
   /// The tokens of each sequence among `tokens` of a microbatch.
   int64_t of_sequence(int64_t tokens) const { return tokens / micro_batch; }
-  /// Documents::most_keys() through the model's window.
-  int64_t most_keys() const { return documents.most_keys(window); }
+  /// Documents::most_keys() through the model's window, or those of a span.
+  int64_t most_keys() const { return span > 0 ? span : documents.most_keys(window); }
   double score_scale() const;  // factor of attention's scores
   bool operator==(const ModelSpec&) const = default;
 };
+
+/// Whether experts have an auxiliary loss.
+inline bool has_auxiliary_loss(const ModelSpec& model) {
+  return model.experts && model.experts->auxiliary_loss > 0;
+}
 
 /// Throws bad_input, naming `origin` and the field, unless the spec can be trained: every count > 0
 /// and < 2^40 (layers <= 2048, heads <= 4096, hidden and head_dim <= 2^24, ffn <= 2^32, vocab <=
@@ -348,6 +358,8 @@ ModelFlops model_flops(const ModelSpec& model, int64_t tokens, bool causal = tru
 /// The pairs of query and key that a causal mask leaves in `sequence` tokens, where a query sees at
 /// most `window` keys (0: all).
 double causal_pairs(int64_t sequence, int64_t window = 0);
+/// The same of layers that attend within spans.
+double pairs_in_spans(int64_t sequence, int64_t span);
 
 /// The model for a microbatch of this many tokens: a learned position table that is shorter is
 /// extended, and documents are those of such sequences.

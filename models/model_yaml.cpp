@@ -143,6 +143,7 @@ void read_runs(const YamlMap& whole, ModelSpec& model) {
     run.ffn = yaml.has("ffn") ? yaml.whole("ffn", 1) : model.ffn;
     if (yaml.has("tokens")) run.tokens = yaml.real("tokens", 0);
     run.window = yaml.has("window") ? yaml.whole("window", 0) : model.window;
+    run.span = yaml.has("span") ? yaml.whole("span", 0) : model.span;
     run.experts = yaml.has("experts") ? yaml.flag("experts") : model.experts.has_value();
     if (yaml.has("positions")) {
       run.positions = yaml.one_of<LayerPositions>("positions", kLayerPositions);
@@ -214,6 +215,7 @@ ModelSpec read_model(const YamlMap& yaml) {
   real("rotary_share", model.rotary_share);
   real("local_rope_theta", model.local_rope_theta);
   if (yaml.has("window")) model.window = yaml.whole("window", 0);
+  if (yaml.has("span")) model.span = yaml.whole("span", 0);
   if (yaml.has("documents")) model.documents = read_documents(yaml);
   model.attention_sinks = flag_or_false(yaml, "attention_sinks");
   if (yaml.has("latent")) model.latent = read_latent(yaml.map("latent"));
@@ -294,6 +296,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
   rare_real("rotary_share", model.rotary_share, 1);
   rare_real("local_rope_theta", model.local_rope_theta, 0);
   rare("window", model.window, int64_t{0});
+  rare("span", model.span, int64_t{0});
   if (!model.documents.empty()) {
     out << YAML::Key << "documents" << YAML::Value << YAML::Flow << YAML::BeginSeq;
     for (const Documents::Length& length : model.documents.lengths()) {
@@ -361,6 +364,7 @@ void write_model(YAML::Emitter& out, const ModelSpec& model) {
       field("ffn", run.ffn);
       field("tokens", exact(run.tokens));
       if (run.window != model.window) field("window", run.window);
+      if (run.span != model.span) field("span", run.span);
       if (run.experts != model.experts.has_value()) field("experts", run.experts);
       if (run.positions != LayerPositions::model) {
         field("positions", word_of(kLayerPositions, run.positions));

@@ -175,12 +175,17 @@ void all_reduce(Communicator& comm, const Group& group, float* data, int64_t cou
 }
 
 double all_reduce_sum(Communicator& comm, const Group& group, double value) {
-  std::vector<double> all(group.ranks.size());
-  all_gather(comm, group, std::as_bytes(std::span(&value, 1)),
-             reinterpret_cast<std::byte*>(all.data()));
-  double sum = all[0];
-  for (size_t i = 1; i < all.size(); ++i) sum += all[i];
-  return sum;
+  all_reduce_sums(comm, group, {&value, 1});
+  return value;
+}
+
+void all_reduce_sums(Communicator& comm, const Group& group, std::span<double> values) {
+  std::vector<double> all(group.ranks.size() * values.size());
+  all_gather(comm, group, std::as_bytes(values), reinterpret_cast<std::byte*>(all.data()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = all[i];
+    for (size_t at = i + values.size(); at < all.size(); at += values.size()) values[i] += all[at];
+  }
 }
 
 void broadcast(Communicator& comm, const Group& group, std::span<std::byte> data, int root_index) {

@@ -64,6 +64,8 @@ Share share_of(int64_t count, int member, int n);
 
 /// Returns the sum of `value` over the members, in their order. Sends 8 * (n-1) bytes.
 double all_reduce_sum(Communicator& comm, const Group& group, double value);
+/// The same for each of several values, in their place.
+void all_reduce_sums(Communicator& comm, const Group& group, std::span<double> values);
 
 /// Copies the root's data to every member. The root sends (n-1) * bytes, the others nothing. Throws
 /// bad_input if there is no member `root_index`.

@@ -8,6 +8,7 @@
 #include "engine/cpu/blocks.h"
 #include "engine/cpu/exchange.h"
 #include "engine/cpu/expert_tiles.h"
+#include "engine/cpu/router.h"
 #include "engine/runtime/dispatch.h"
 
 namespace longspan::cpu {
@@ -47,6 +48,7 @@ struct Blocks {
   void experts_backward(auto... args) { cpu::received_backward(layer, args...); }
   void combine_backward(auto... args) { cpu::combine_backward(layer, args...); }
   void residual_forward(auto... args) { cpu::residual_forward(layer, args...); }
+  void balance(auto... args) { balance_load(args...); }
   void loss_forward(auto... args) { cpu::loss_forward(layer, args...); }
   void loss_forward_backward(auto... args) { cpu::loss_forward_backward(layer, args...); }
   void final_norm_forward(auto... args) { cpu::final_norm_forward(layer, args...); }

@@ -206,7 +206,8 @@ void residual_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 // With experts in the MLP's place, `experts` is their unit, and F and W are all of a token's
 // (ModelSpec::mlp_width(), inner_width()). Rows of `inner` and `act` are then in the order of
 // experts within each tile, which is the same in forward and backward: routing depends on y alone.
-// The first part of a backward in two also adds the gradients of the router.
+// The first part of a backward in two also adds the gradients of the router. Forwards add to `load`
+// (Tensor::expert_load), backwards read the gradients in it, unless it is null.
 
 /// out[n,d] = y[n,d] + mlp(norm2(y)), or y + out_norm(mlp(..)). `inner` [n,W] (pre-activation
 /// gate|up) is written unless null, or read if it is `given`. out may alias y. With `partial`, y is
@@ -215,7 +216,7 @@ void residual_backward(const BlockContext&, const float* unit, bool of_mlp, cons
 void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t n, int64_t tile,
                  float* out, float* inner, float* workspace, bool partial = false,
                  bool given = false, const float* experts = nullptr,
-                 const AdapterMemory<float>& adapters = {});
+                 const AdapterMemory<float>& adapters = {}, double* load = nullptr);
 /// dy[n,d] in place: on entry the gradient of the block's output, on return that of y. `inner` is
 /// overwritten, or recomputed if null. Adds the gradients of the MLP and norm2. With `partial`, y
 /// is norm2's output, dy on return is this rank's part of its gradient, and residual_backward
@@ -223,7 +224,8 @@ void mlp_forward(const BlockContext&, const float* unit, const float* y, int64_t
 void mlp_backward(const BlockContext&, const float* unit, const float* y, float* inner, int64_t n,
                   int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial = false, const float* experts = nullptr,
-                  float* experts_gradient = nullptr, const AdapterMemory<float>& adapters = {});
+                  float* experts_gradient = nullptr, const AdapterMemory<float>& adapters = {},
+                  const double* load = nullptr);
 /// The backward of the MLP alone, without norm and residual, in two parts. The first writes
 /// dh[n,d], the gradient of norm2's output, and leaves for the second the activations act[n,F] and,
 /// in place of inner[n,W], its gradient. With h[n,d], norm2's output, it computes `inner` again; of

@@ -33,8 +33,8 @@ void HostExchange::all_reduce(const Group& group, float* data, int64_t count,
   longspan::all_reduce(comm_, group, data, count, workspace);
 }
 
-void HostExchange::all_reduce(const Group& group, double* scalar) {
-  *scalar = all_reduce_sum(comm_, group, *scalar);
+void HostExchange::all_reduce(const Group& group, double* data, int64_t count) {
+  all_reduce_sums(comm_, group, {data, static_cast<size_t>(count)});
 }
 
 void HostExchange::copy_rows(const std::byte* from, int64_t from_stride, int64_t rows,

@@ -26,7 +26,7 @@ class HostExchange final : public RankExchange {
                       std::byte* sum, std::span<std::byte> workspace) override;
   void all_reduce(const Group& group, float* data, int64_t count,
                   std::span<std::byte> workspace) override;
-  void all_reduce(const Group& group, double* scalar) override;
+  void all_reduce(const Group& group, double* data, int64_t count) override;
   void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,
                  std::byte* to, int64_t to_stride) override;
   void add_rows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float* to,

@@ -37,11 +37,13 @@ class ReceivedRows {
 }  // namespace
 
 void route_tile(const BlockContext& context, const float* unit, const float* h, int64_t n,
-                std::byte* routing, float* rows, const float* g, float* gradients, float* weights) {
+                std::byte* routing, float* rows, const float* g, float* gradients, float* weights,
+                double* load) {
   const Experts& e = *context.model->experts;
   const int64_t d = context.model->hidden;
   Routing r = routing_at(context, n, routing);
   route(context, unit, h, r);
+  if (load != nullptr) count_load(context, r, load);
   std::memcpy(routing, r.first.data(), static_cast<size_t>(e.count + 1) * sizeof(int64_t));
   take_rows(*context.pool, r, h, d, rows);
   if (g == nullptr) return;
@@ -118,10 +120,10 @@ void received_backward(const BlockContext& context, const float* experts,
 
 void combine_backward(const BlockContext& context, const float* unit, const float* h,
                       std::byte* routing, const float* rows, const float* d_weights, int64_t n,
-                      bool first, float* dh, float* unit_gradient) {
+                      bool first, float* dh, float* unit_gradient, const double* load) {
   Routing r = routing_at(context, n, routing);
   for (int64_t row = 0; row < r.slots(); ++row) r.d_weights[r.slot_of[row]] = d_weights[row];
-  router_gradients(context, h, r, unit_gradient);
+  router_gradients(context, h, r, load, unit_gradient);
   sum_rows(*context.pool, r, nullptr, rows, context.model->hidden, first ? nullptr : dh, dh);
   router_input(context, unit, r, dh);
 }

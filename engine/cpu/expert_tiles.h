@@ -15,7 +15,8 @@ namespace longspan::cpu {
 /// Chooses the experts of h[n,d] and writes its rows[n*k,d] in their order; with g[n,d], the
 /// gradient of the output, also its rows and the weights[n*k] of rows.
 void route_tile(const BlockContext&, const float* unit, const float* h, int64_t n,
-                std::byte* routing, float* rows, const float* g, float* gradients, float* weights);
+                std::byte* routing, float* rows, const float* g, float* gradients, float* weights,
+                double* load);
 /// out[n,d] = y[n,d] (or 0, if it is null) + the shared experts' output. out may be y, or h.
 void shared_forward(const BlockContext&, const float* unit, const float* h, int64_t n,
                     std::byte* routing, const float* y, float* out, float* workspace);
@@ -39,6 +40,6 @@ void received_backward(const BlockContext&, const float* experts, const ExpertAr
 /// gradients of weights; adds the gradients of the router.
 void combine_backward(const BlockContext&, const float* unit, const float* h, std::byte* routing,
                       const float* rows, const float* d_weights, int64_t n, bool first, float* dh,
-                      float* unit_gradient);
+                      float* unit_gradient, const double* load);
 
 }  // namespace longspan::cpu

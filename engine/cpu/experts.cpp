@@ -10,17 +10,22 @@ namespace {
 class Tile {
  public:
   /// `rows`: [R,d]; inner: [R,W] of experts, then [n,W] of shared ones; act, d_act likewise of F.
-  Tile(const BlockContext& context, const float* unit, const float* experts, int64_t n,
-       float* routing, float* rows)
+  Tile(const BlockContext& context, const float* unit, const float* experts, const ExpertLoad& load,
+       int64_t n, float* routing, float* rows)
       : context_(context),
         unit_(unit),
         routing_(*context.model->experts, n, routing),
         rows_(context, experts, context.model->experts->count, routing_.first.data(), rows),
         shared_(context, unit, routing_),
         weights_{routing_.weights, routing_.d_weights, routing_.slot_of},
-        all_rows_(rows) {}
+        all_rows_(rows),
+        load_(load) {}
 
   void route(const float* h) { cpu::route(context_, unit_, h, routing_); }
+
+  void count_load() {
+    if (load_.counted != nullptr) cpu::count_load(context_, routing_, load_.counted);
+  }
 
   /// Writes `inner` from h[n,d].
   void up(const float* h, float* inner) {
@@ -72,7 +77,7 @@ class Tile {
   }
 
   void router_gradients(const float* h, float* unit_gradient) {
-    cpu::router_gradients(context_, h, routing_, unit_gradient);
+    cpu::router_gradients(context_, h, routing_, load_.gradients, unit_gradient);
   }
 
   /// Writes dh[n,d], the gradient of h. REQUIRES: router_gradients().
@@ -103,15 +108,17 @@ class Tile {
   SharedExperts shared_;
   RowWeights weights_;
   float* all_rows_;
+  ExpertLoad load_;
 };
 
 // The tiles of a layer, for the loops.
 struct Tiles {
   const BlockContext& context;
   const float *unit, *experts;
+  ExpertLoad load = {};
 
   Tile tile(int64_t n, float* routing, float* rows) const {
-    return {context, unit, experts, n, routing, rows};
+    return {context, unit, experts, load, n, routing, rows};
   }
   void norm_forward(const float* y, int64_t n, float* h) const {
     norm2_forward(context, unit, y, n, h);
@@ -125,17 +132,17 @@ struct Tiles {
 
 void experts_forward(const BlockContext& context, const float* unit, const float* experts,
                      const float* y, int64_t n, int64_t tile, float* out, float* inner,
-                     float* workspace, bool partial) {
-  mlp_of_experts(*context.model, Tiles{context, unit, experts}, y, n, tile, out, inner, workspace,
-                 partial);
+                     float* workspace, bool partial, double* load) {
+  mlp_of_experts(*context.model, Tiles{context, unit, experts, {load}}, y, n, tile, out, inner,
+                 workspace, partial);
 }
 
 void experts_backward(const BlockContext& context, const float* unit, const float* experts,
                       const float* y, float* inner, int64_t n, int64_t tile, float* dy,
-                      float* unit_gradient, float* experts_gradient, float* workspace,
-                      bool partial) {
-  mlp_of_experts_backward(*context.model, Tiles{context, unit, experts}, y, inner, n, tile, dy,
-                          unit_gradient, experts_gradient, workspace, partial);
+                      float* unit_gradient, float* experts_gradient, float* workspace, bool partial,
+                      const double* load) {
+  mlp_of_experts_backward(*context.model, Tiles{context, unit, experts, {nullptr, load}}, y, inner,
+                          n, tile, dy, unit_gradient, experts_gradient, workspace, partial);
 }
 
 void experts_backward_input(const BlockContext& context, const float* unit, const float* experts,

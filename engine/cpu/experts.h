@@ -14,10 +14,10 @@ namespace longspan::cpu {
 
 void experts_forward(const BlockContext&, const float* unit, const float* experts, const float* y,
                      int64_t n, int64_t tile, float* out, float* inner, float* workspace,
-                     bool partial);
+                     bool partial, double* load);
 void experts_backward(const BlockContext&, const float* unit, const float* experts, const float* y,
                       float* inner, int64_t n, int64_t tile, float* dy, float* unit_gradient,
-                      float* experts_gradient, float* workspace, bool partial);
+                      float* experts_gradient, float* workspace, bool partial, const double* load);
 /// Leaves in act[n,F] the activations multiplied by the weights of their experts. `has_inner`:
 /// `inner` is given, not computed.
 void experts_backward_input(const BlockContext&, const float* unit, const float* experts,

@@ -179,10 +179,10 @@ void norm2_backward(const BlockContext& context, const float* unit, const float*
 
 void mlp_forward(const BlockContext& context, const float* unit, const float* y, int64_t n,
                  int64_t tile, float* out, float* inner, float* workspace, bool partial, bool given,
-                 const float* experts, const AdapterMemory<float>& memory) {
+                 const float* experts, const AdapterMemory<float>& memory, double* load) {
   const ModelSpec& model = *context.model;
   if (model.experts) {
-    experts_forward(context, unit, experts, y, n, tile, out, inner, workspace, partial);
+    experts_forward(context, unit, experts, y, n, tile, out, inner, workspace, partial, load);
     return;
   }
   const int64_t d = model.hidden;
@@ -223,11 +223,11 @@ void mlp_forward(const BlockContext& context, const float* unit, const float* y,
 void mlp_backward(const BlockContext& context, const float* unit, const float* y, float* inner,
                   int64_t n, int64_t tile, float* dy, float* unit_gradient, float* workspace,
                   bool partial, const float* experts, float* experts_gradient,
-                  const AdapterMemory<float>& memory) {
+                  const AdapterMemory<float>& memory, const double* load) {
   const ModelSpec& model = *context.model;
   if (model.experts) {
     experts_backward(context, unit, experts, y, inner, n, tile, dy, unit_gradient, experts_gradient,
-                     workspace, partial);
+                     workspace, partial, load);
     return;
   }
   const int64_t d = model.hidden;

@@ -72,9 +72,9 @@ void choose_experts(const Experts& e, const float* selection_bias, float* scores
   for (int64_t j = 0; j < e.active; ++j) weights[j] = static_cast<float>(weights[j] * factor);
 }
 
-// Replaces scores[E] of a token by the gradients of its logits.
+// Replaces scores[E] of a token by the gradients of its logits. `load`: as router_gradients().
 void choice_gradient(const Experts& e, const int32_t* chosen, const float* d_weights,
-                     float* scores) {
+                     const double* load, float* scores) {
   double sum = 0, dot = 0;
   for (int64_t j = 0; j < e.active; ++j) {
     sum += scores[chosen[j]];
@@ -97,13 +97,16 @@ void choice_gradient(const Experts& e, const int32_t* chosen, const float* d_wei
   }
   double inner = 0;  // of all experts' scores with their gradients
   for (int64_t j = 0; j < e.active; ++j) inner += d_score(j) * scores[chosen[j]];
+  double pull = 0;  // the same of those of the auxiliary loss
+  for (int64_t i = 0; load != nullptr && i < e.count; ++i) pull += load[i] * scores[i];
+  const auto balance = [&](int64_t i) { return load != nullptr ? load[i] - pull : 0; };
   std::array<float, kMostExperts> d_chosen;
   for (int64_t j = 0; j < e.active; ++j) {
-    d_chosen[j] = static_cast<float>(scores[chosen[j]] * (d_score(j) - inner));
+    d_chosen[j] = static_cast<float>(scores[chosen[j]] * (d_score(j) - inner + balance(chosen[j])));
   }
   // With normalised weights the others have none.
-  const auto others = static_cast<float>(normalised ? 0 : -inner);
-  for (int64_t i = 0; i < e.count; ++i) scores[i] *= others;
+  const double others = normalised ? 0 : -inner;
+  for (int64_t i = 0; i < e.count; ++i) scores[i] *= static_cast<float>(others + balance(i));
   for (int64_t j = 0; j < e.active; ++j) scores[chosen[j]] = d_chosen[j];
 }
 
@@ -166,14 +169,39 @@ void route(const BlockContext& context, const float* unit, const float* h, Routi
   });
 }
 
-void router_gradients(const BlockContext& context, const float* h, Routing& r,
+void count_load(const BlockContext& context, const Routing& r, double* load) {
+  const int64_t count = context.model->experts->count;
+  double* probabilities = load + count;
+  for_rows(*context.pool, count, r.n, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e)
+      load[e] += static_cast<double>(r.first[e + 1] - r.first[e]);
+    for (int64_t t = 0; t < r.n; ++t) {
+      for (int64_t e = begin; e < end; ++e) probabilities[e] += r.scores[t * count + e];
+    }
+  });
+}
+
+void balance_load(const BalanceTerms& terms, double* load, double* loss) {
+  const double* probabilities = load + terms.experts;
+  double chosen = 0, sum = 0;
+  for (int64_t e = 0; e < terms.experts; ++e) {
+    chosen += load[e];
+    sum += load[e] * probabilities[e];
+  }
+  const double tokens = chosen / static_cast<double>(terms.active);
+  const double factor = terms.weight * static_cast<double>(terms.experts) / (tokens * tokens);
+  *loss += terms.share * factor * sum;
+  for (int64_t e = 0; e < terms.experts; ++e) load[e] *= factor;
+}
+
+void router_gradients(const BlockContext& context, const float* h, Routing& r, const double* load,
                       float* unit_gradient) {
   const Experts& e = *context.model->experts;
   const LayerOffsets& at = context.layer;
   const int64_t d = context.model->hidden;
   for_rows(*context.pool, r.n, e.count, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      choice_gradient(e, r.expert_of + t * e.active, r.d_weights + t * e.active,
+      choice_gradient(e, r.expert_of + t * e.active, r.d_weights + t * e.active, load,
                       r.scores + t * e.count);
     }
   });

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "engine/cpu/blocks.h"
+#include "engine/runtime/expert_load.h"
 
 namespace longspan::cpu {
 
@@ -32,9 +33,15 @@ struct Routing {
 /// Chooses the experts of h[n,d], the norm's output, and orders their rows.
 void route(const BlockContext&, const float* unit, const float* h, Routing& routing);
 
+/// Adds a tile's tokens and probabilities. REQUIRES: route().
+void count_load(const BlockContext&, const Routing& routing, double* load);
+/// Tensor::expert_load of all tokens becomes the gradients of the auxiliary loss, which is added.
+void balance_load(const BalanceTerms& terms, double* load, double* loss);
+
 /// From d_weights and d_gates to the gradients of logits, in `scores` and `d_gates`, and of the
-/// router's parameters, which are added.
-void router_gradients(const BlockContext&, const float* h, Routing& routing, float* unit_gradient);
+/// router's parameters, which are added. `load`: gradients of all probabilities, or null.
+void router_gradients(const BlockContext&, const float* h, Routing& routing, const double* load,
+                      float* unit_gradient);
 
 /// dh[n,d] += the router's part of the gradient of h.
 void router_input(const BlockContext&, const float* unit, const Routing& routing, float* dh);

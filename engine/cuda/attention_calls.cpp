@@ -72,6 +72,8 @@ class Recorder {
   template <class... A>
   void restore_rows(A&&...) {}
   template <class... A>
+  void balance(A&&...) {}
+  template <class... A>
   void residual_forward(A&&...) {}
   template <class... A>
   void residual_backward(A&&...) {}

@@ -667,10 +667,10 @@ void Blocks<T>::up_gradients(const T* z, const T* h, int64_t n, float* unit_grad
 template <class T>
 void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
                             T* workspace, bool partial, bool given, const T* experts,
-                            const AdapterMemory<T>& adapters) {
+                            const AdapterMemory<T>& adapters, double* load) {
   if (model_.experts) {
-    return mlp_of_experts(model_, ExpertsTiles{*this, unit, experts}, y, n, tile, out, inner,
-                          workspace, partial);
+    return mlp_of_experts(model_, ExpertsTiles{*this, unit, experts, {load}}, y, n, tile, out,
+                          inner, workspace, partial);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
@@ -702,10 +702,12 @@ void Blocks<T>::mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, 
 template <class T>
 void Blocks<T>::mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                              float* unit_gradient, T* workspace, bool partial, const T* experts,
-                             float* experts_gradient, const AdapterMemory<T>& adapters) {
+                             float* experts_gradient, const AdapterMemory<T>& adapters,
+                             const double* load) {
   if (model_.experts) {
-    return mlp_of_experts_backward(model_, ExpertsTiles{*this, unit, experts}, y, inner, n, tile,
-                                   dy, unit_gradient, experts_gradient, workspace, partial);
+    return mlp_of_experts_backward(model_, ExpertsTiles{*this, unit, experts, {nullptr, load}}, y,
+                                   inner, n, tile, dy, unit_gradient, experts_gradient, workspace,
+                                   partial);
   }
   const int64_t d = model_.hidden, f = model_.ffn, w = model_.inner_width();
   const bool norms_input = model_.norms_inputs() && !partial;
@@ -784,9 +786,11 @@ template <class T>
 struct Blocks<T>::ExpertsTiles {
   Blocks& blocks;
   const T *unit, *experts;
+  ExpertLoad load = {};
 
   ExpertsTile<T> tile(int64_t n, float* routing, T* rows) const {
-    return {blocks.experts_layer(), blocks.first_rows_->rows(), unit, experts, n, routing, rows};
+    return {
+        blocks.experts_layer(), blocks.first_rows_->rows(), unit, experts, load, n, routing, rows};
   }
   void norm_forward(const T* y, int64_t n, T* h) const { blocks.norm_forward(unit, true, y, n, h); }
   void norm_backward(const T* y, const T* dh, int64_t n, T* dy, float* gradient) const {
@@ -796,16 +800,18 @@ struct Blocks<T>::ExpertsTiles {
 
 // The tile of an op with experts of several ranks.
 template <class T>
-ExpertsTile<T> Blocks<T>::tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows) {
+ExpertsTile<T> Blocks<T>::tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows,
+                                  const ExpertLoad& load) {
   auto* tables = reinterpret_cast<float*>(routing + first_rows_bytes(*model_.experts));
-  return ExpertsTiles{*this, unit, nullptr}.tile(n, tables, const_cast<T*>(rows));
+  return ExpertsTiles{*this, unit, nullptr, load}.tile(n, tables, const_cast<T*>(rows));
 }
 
 template <class T>
 void Blocks<T>::route(const T* unit, const T* h, int64_t n, std::byte* routing, T* rows, const T* g,
-                      T* gradients, float* weights) {
-  ExpertsTile<T> tile = tile_of(unit, n, routing, rows);
+                      T* gradients, float* weights, double* load) {
+  ExpertsTile<T> tile = tile_of(unit, n, routing, rows, {load});
   tile.choose(h);
+  tile.count_load();
   widen_rows(queue_, first_rows_->rows(), model_.experts->count + 1,
              reinterpret_cast<int64_t*>(routing));
   tile.take(h, rows);
@@ -886,12 +892,17 @@ void Blocks<T>::experts_backward(const T* experts, const ExpertArrivals& arrival
 template <class T>
 void Blocks<T>::combine_backward(const T* unit, const T* h, std::byte* routing, const T* rows,
                                  const float* d_weights, int64_t n, bool first, T* dh,
-                                 float* unit_gradient) {
-  ExpertsTile<T> tile = tile_of(unit, n, routing, rows);
+                                 float* unit_gradient, const double* load) {
+  ExpertsTile<T> tile = tile_of(unit, n, routing, rows, {nullptr, load});
   gradients_of_slots(queue_, tile.slots(), d_weights, tile.routes());
   tile.router_gradients(h, unit_gradient);
   tile.sum(false, first ? nullptr : dh, dh);
   tile.router_input(dh);
+}
+
+template <class T>
+void Blocks<T>::balance(const BalanceTerms& terms, double* load, double* loss) {
+  balance_load(queue_, terms, load, loss);
 }
 
 // --- loss ---

@@ -70,10 +70,10 @@ class Blocks {
                          float* unit_gradient);
   void mlp_forward(const T* unit, const T* y, int64_t n, int64_t tile, T* out, T* inner,
                    T* workspace, bool partial, bool given, const T* experts,
-                   const AdapterMemory<T>& adapters);
+                   const AdapterMemory<T>& adapters, double* load);
   void mlp_backward(const T* unit, const T* y, T* inner, int64_t n, int64_t tile, T* dy,
                     float* unit_gradient, T* workspace, bool partial, const T* experts,
-                    float* experts_gradient, const AdapterMemory<T>& adapters);
+                    float* experts_gradient, const AdapterMemory<T>& adapters, const double* load);
   void mlp_backward_input(const T* unit, const T* h, const T* dy, int64_t n, int64_t tile, T* inner,
                           T* act, T* dh, T* workspace, const T* experts, float* unit_gradient,
                           bool has_inner);
@@ -81,7 +81,7 @@ class Blocks {
                            float* unit_gradient, bool partial, const T* unit, int64_t tile,
                            float* experts_gradient, T* workspace);
   void route(const T* unit, const T* h, int64_t n, std::byte* routing, T* rows, const T* g,
-             T* gradients, float* weights);
+             T* gradients, float* weights, double* load);
   void shared_forward(const T* unit, const T* h, int64_t n, std::byte* routing, const T* y, T* out,
                       T* workspace);
   void experts_forward(const T* experts, const ExpertArrivals& arrivals, T* rows, T* workspace);
@@ -91,7 +91,9 @@ class Blocks {
   void experts_backward(const T* experts, const ExpertArrivals& arrivals, T* rows, T* g,
                         float* weights, float* gradient, T* workspace);
   void combine_backward(const T* unit, const T* h, std::byte* routing, const T* rows,
-                        const float* d_weights, int64_t n, bool first, T* dh, float* unit_gradient);
+                        const float* d_weights, int64_t n, bool first, T* dh, float* unit_gradient,
+                        const double* load);
+  void balance(const BalanceTerms& terms, double* load, double* loss);
   void loss_forward(const T* head, const T* output, const T* x, const int32_t* labels, int64_t n,
                     int64_t tile, double scale, double* loss, float* log_probs, T* workspace);
   void loss_forward_backward(const T* head, const T* output, const T* x, const int32_t* labels,
@@ -164,7 +166,8 @@ class Blocks {
 
   struct ExpertsTiles;
   ExpertsLayer experts_layer() const { return {model_, at_, queue_}; }
-  ExpertsTile<T> tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows);
+  ExpertsTile<T> tile_of(const T* unit, int64_t n, std::byte* routing, const T* rows,
+                         const ExpertLoad& load = {});
 
   VocabularyRows share() const;
   template <class Float>

@@ -200,7 +200,8 @@ void SharedExperts<T>::input_gradient(const T* inner, bool adds, T* dh) const {
 
 template <class T>
 ExpertsTile<T>::ExpertsTile(const ExpertsLayer& layer, int32_t* first, const T* unit,
-                            const T* experts, int64_t n, float* routing, T* rows)
+                            const T* experts, const ExpertLoad& load, int64_t n, float* routing,
+                            T* rows)
     : layer_(layer),
       first_(first),
       unit_(unit),
@@ -208,7 +209,8 @@ ExpertsTile<T>::ExpertsTile(const ExpertsLayer& layer, int32_t* first, const T* 
       rows_(rows),
       n_(n),
       products_(layer, experts, layer.experts().count, first, rows),
-      shared_(layer, unit, n, routes_) {}
+      shared_(layer, unit, n, routes_),
+      load_(load) {}
 
 template <class T>
 void ExpertsTile<T>::choose(const T* h) {
@@ -228,6 +230,12 @@ template <class T>
 void ExpertsTile<T>::route(const T* h) {
   choose(h);
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(layer_.queue.stream)), "routing");
+}
+
+template <class T>
+void ExpertsTile<T>::count_load() {
+  if (load_.counted == nullptr) return;
+  cuda::count_load(layer_.queue, layer_.experts().count, n_, routes_, first_, load_.counted);
 }
 
 template <class T>
@@ -299,7 +307,7 @@ void ExpertsTile<T>::router_gradients(const T* h, float* unit_gradient) {
   const Experts& e = layer_.experts();
   const LayerOffsets& at = layer_.at;
   const Queue& queue = layer_.queue;
-  choice_gradient(queue, router_shape(e), n_, routes_);
+  choice_gradient(queue, router_shape(e), n_, routes_, load_.gradients);
   const bool trained = unit_gradient != nullptr;
   if (trained && at.router_bias >= 0) {
     add_column_sums<float>(queue, routes_.scores, n_, e.count, e.count,

@@ -11,6 +11,7 @@
 #include "engine/cuda/kernels/experts.h"
 #include "engine/cuda/queue.h"
 #include "engine/runtime/dispatch.h"
+#include "engine/runtime/expert_load.h"
 #include "engine/runtime/layer_offsets.h"
 #include "models/model_spec.h"
 
@@ -106,13 +107,15 @@ template <class T>
 class ExpertsTile {
  public:
   /// `routing`: n * routing_width() floats; rows: [n*k, d]. `first` is pinned.
-  ExpertsTile(const ExpertsLayer& layer, int32_t* first, const T* unit, const T* experts, int64_t n,
-              float* routing, T* rows);
+  ExpertsTile(const ExpertsLayer& layer, int32_t* first, const T* unit, const T* experts,
+              const ExpertLoad& load, int64_t n, float* routing, T* rows);
 
   /// Submits the routing.
   void choose(const T* h);
   /// The same, and waits for the device.
   void route(const T* h);
+  /// Adds to the load, if there is one.
+  void count_load();
   void up(const T* h, T* inner);
   void activate(const T* inner, T* act);
   void down(T* act, const T* from, T* out);
@@ -153,6 +156,7 @@ class ExpertsTile {
   int64_t n_;
   ExpertRows<T> products_;
   SharedExperts<T> shared_;
+  ExpertLoad load_;
 };
 
 /// The first rows of this rank's experts among those that have arrived. Waits for the device.

@@ -46,13 +46,16 @@ struct Events {
   std::list<TaggedSend> sends;  // entries are used again
 };
 
+// The most doubles that are summed at once.
+constexpr int64_t kSums = 256;
+
 class LocalRanks final : public QueueRanks {
  public:
   LocalRanks(Communicator& comm, const RankLinks& links, Device& device)
       : QueueRanks(links.parallel, device),
         comm_(comm),
         own_(std::make_shared<Events>(comm.size())),
-        scalars_(device.allocate(Tier::device, comm.size() * sizeof(double))) {
+        sums_(device.allocate(Tier::device, comm.size() * kSums * sizeof(double))) {
     // Shared, as a failing rank may leave while others still use its events.
     const std::shared_ptr<Events>* own = &own_;
     std::vector<const std::shared_ptr<Events>*> all(comm.size());
@@ -164,12 +167,17 @@ class LocalRanks final : public QueueRanks {
     exchange(sends, receives);
   }
 
-  void all_reduce(const Group& group, double* scalar) override {
-    double* all = reinterpret_cast<double*>(scalars_->data());
-    all_gather(group, std::as_bytes(std::span(scalar, 1)), bytes_at(all));
-    Parts<double> parts;
-    for (; parts.count < group.size(); ++parts.count) parts.at[parts.count] = all + parts.count;
-    sum_parts(queue(), parts, 1, scalar);
+  void all_reduce(const Group& group, double* data, int64_t count) override {
+    double* all = reinterpret_cast<double*>(sums_->data());
+    for (int64_t first = 0; first < count; first += kSums) {
+      const std::span<double> some(data + first, std::min(kSums, count - first));
+      all_gather(group, std::as_bytes(some), bytes_at(all));
+      Parts<double> parts;
+      for (; parts.count < group.size(); ++parts.count) {
+        parts.at[parts.count] = all + parts.count * some.size();
+      }
+      sum_parts(queue(), parts, static_cast<int64_t>(some.size()), some.data());
+    }
   }
 
  private:
@@ -284,7 +292,7 @@ class LocalRanks final : public QueueRanks {
   Communicator& comm_;
   std::shared_ptr<Events> own_;
   std::vector<std::shared_ptr<Events>> events_;  // per rank
-  std::unique_ptr<Arena> scalars_;
+  std::unique_ptr<Arena> sums_;
 };
 
 }  // namespace

@@ -153,9 +153,9 @@ class NcclRanks final : public QueueRanks {
     count_sent(4 * (count - own + (group.size() - 1) * own));
   }
 
-  void all_reduce(const Group& group, double* scalar) override {
-    add_up(group, scalar, 1, ncclFloat64);
-    count_sent(8 * (group.size() - 1));
+  void all_reduce(const Group& group, double* data, int64_t count) override {
+    add_up(group, data, count, ncclFloat64);
+    count_sent(8 * count * (group.size() - 1));
   }
 
  private:

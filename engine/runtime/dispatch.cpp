@@ -160,6 +160,13 @@ void report_log_probs(const Program& p, const Op& op, const float* values,
   }
 }
 
+BalanceTerms balance_terms(const Program& p, const Experts& experts) {
+  const ParallelLayout& parallel = p.strategy.parallel;
+  const auto microbatches = static_cast<double>(p.microbatches * parallel.data);
+  const auto ranks = static_cast<double>(sequence_group(parallel, p.place).size);
+  return {experts.count, experts.active, experts.auxiliary_loss / microbatches, 1 / ranks};
+}
+
 void fill_documents(const Program& p, const Op& op, int32_t* begins, const StepContext& context) {
   const int64_t chunk = p.lengths.chunk, count = p.model.of_sequence(chunk);
   for (int64_t own = 0; own < p.model.micro_batch; ++own) {

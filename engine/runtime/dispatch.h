@@ -15,12 +15,14 @@
 
 #include "engine/runtime/backend.h"
 #include "engine/runtime/bound_op.h"
+#include "engine/runtime/expert_load.h"
 #include "engine/runtime/heads.h"
 #include "engine/runtime/low_rank.h"
 #include "models/model_spec.h"
 #include "models/nf4.h"
 #include "models/tensor_slices.h"
 #include "planner/program/expert_tiles.h"
+#include "planner/program/key_window.h"
 #include "planner/program/program.h"
 
 namespace longspan {
@@ -116,6 +118,9 @@ inline double loss_scale(const Program& program, const StepContext& context) {
   return context.loss_scale > 0 ? context.loss_scale : loss_scale(program);
 }
 
+/// The terms of the auxiliary loss on this rank.
+BalanceTerms balance_terms(const Program& program, const Experts& experts);
+
 /// Passes a microbatch's log-probabilities on, in runs of neighbouring tokens.
 void report_log_probs(const Program& program, const Op& op, const float* values,
                       const StepContext& context);
@@ -144,6 +149,21 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
   const int64_t query = shape.diagonal       ? keys - queries
                         : shape.distance > 0 ? shape.distance * queries
                                              : keys;
+  // A call of attention, of `rows` queries from `first` on in the chunk and as many keys of the
+  // op; q0 is attention_forward()'s. A sequence's own chunk may be several spans, of a call each.
+  struct AttentionPart {
+    int64_t first, q0, rows, keys;
+  };
+  const int64_t span = attended_part(model, queries);
+  const auto for_parts = [&](const auto& attend) {
+    for (int64_t row = 0; row < chunk; row += queries) {
+      for (int64_t first = 0; first < queries; first += span) {
+        const int64_t rows = std::min(span, queries - first);
+        attend(span == queries ? AttentionPart{row, query, queries, keys}
+                               : AttentionPart{row + first, 0, rows, rows});
+      }
+    }
+  };
   const auto terms_of = [&](const auto& b, int64_t row) {
     AttentionTerms<E> terms;
     terms.window = cuts ? model.window : 0;
@@ -208,14 +228,15 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const BoundOp<OpKind::attention_forward> b(p, op, pointers);
       const HeadRows rows{b.row<E>("o"), b.row<F>("lse")}, strides = rows.of(share);
       const int64_t width = share.attention_width();
-      for (int64_t row = 0; row < chunk; row += queries) {
-        blocks.attention_forward(b.at<E>("q", index) + row * width,
-                                 b.at<E>("k", op.kv_first) + row * share.kv_width(),
-                                 b.at<E>("v", op.kv_first) + row * share.kv_width(), query, queries,
-                                 0, keys, shape.first, row_of(b.heads<E>("o"), row, strides.o),
-                                 b.heads<F>("lse") + row * strides.lse, b.whole<E>("workspace"),
-                                 row_of(b.heads<F>("o_sum"), row, width), rows, terms_of(b, row));
-      }
+      for_parts([&](const AttentionPart& part) {
+        const int64_t row = part.first;
+        blocks.attention_forward(
+            b.at<E>("q", index) + row * width, b.at<E>("k", op.kv_first) + row * share.kv_width(),
+            b.at<E>("v", op.kv_first) + row * share.kv_width(), part.q0, part.rows, 0, part.keys,
+            shape.first, row_of(b.heads<E>("o"), row, strides.o),
+            b.heads<F>("lse") + row * strides.lse, b.whole<E>("workspace"),
+            row_of(b.heads<F>("o_sum"), row, width), rows, terms_of(b, row));
+      });
       return true;
     }
     case OpKind::merge_outputs: {
@@ -237,7 +258,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       blocks.mlp_forward(b.whole<E>("params"), b.whole<E>("y"), block, tile(s.mlp_tile, block),
                          b.whole<E>("x"), b.whole<E>("inner"), b.whole<E>("workspace"),
                          shape.partial, shape.given_inner, b.whole<E>("experts"),
-                         AdapterMemory<E>{b.whole<E>("adapters")});
+                         AdapterMemory<E>{b.whole<E>("adapters")}, b.whole<double>("load"));
       return true;
     }
     case OpKind::route: {
@@ -245,7 +266,7 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const E* dx = b.has("dx") ? b.whole<E>("dx") + first_of_tile() : nullptr;
       blocks.route(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(), tokens_of_tile(),
                    b.whole<std::byte>("routing"), b.whole<E>("rows"), dx, b.whole<E>("gradients"),
-                   b.whole<F>("weights"));
+                   b.whole<F>("weights"), b.whole<double>("load"));
       return true;
     }
     case OpKind::shared_forward: {
@@ -286,16 +307,22 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
     }
     case OpKind::combine_backward: {
       const BoundOp<OpKind::combine_backward> b(p, op, pointers);
-      blocks.combine_backward(b.whole<E>("params"), b.whole<E>("h") + first_of_tile(),
-                              b.whole<std::byte>("routing"), b.whole<E>("rows"),
-                              b.whole<F>("weights"), tokens_of_tile(), shape.first,
-                              b.whole<E>("dh") + first_of_tile(), b.whole<F>("grads"));
+      blocks.combine_backward(
+          b.whole<E>("params"), b.whole<E>("h") + first_of_tile(), b.whole<std::byte>("routing"),
+          b.whole<E>("rows"), b.whole<F>("weights"), tokens_of_tile(), shape.first,
+          b.whole<E>("dh") + first_of_tile(), b.whole<F>("grads"), b.whole<double>("load"));
       return true;
     }
     case OpKind::residual_forward: {
       const BoundOp<OpKind::residual_forward> b(p, op, pointers);
       blocks.residual_forward(b.whole<E>("params"), shape.of_mlp, b.whole<E>("x"),
                               b.whole<E>("sum"), own, b.whole<E>("y"));
+      return true;
+    }
+    case OpKind::balance: {
+      const BoundOp<OpKind::balance> b(p, op, pointers);
+      blocks.balance(balance_terms(p, *model.experts), b.whole<double>("load"),
+                     b.whole<double>("loss"));
       return true;
     }
     case OpKind::loss: {
@@ -359,7 +386,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
                           tile(s.mlp_tile, block), b.whole<E>("dx"), b.whole<F>("grads"),
                           b.whole<E>("workspace"), shape.partial, b.whole<E>("experts"),
                           b.whole<F>("expert_grads"),
-                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")});
+                          AdapterMemory<E>{b.whole<E>("adapters"), b.whole<F>("adapter_grads")},
+                          b.whole<double>("load"));
       return true;
     }
     case OpKind::mlp_backward_input: {
@@ -403,7 +431,8 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
       const HeadRows rows{b.row<E>("d_o"), b.row<F>("lse"), b.row<F>("delta")};
       const HeadRows strides = rows.of(share);
       const int64_t width = share.attention_width(), kv_width = share.kv_width();
-      for (int64_t row = 0; row < chunk; row += queries) {
+      for_parts([&](const AttentionPart& part) {
+        const int64_t row = part.first;
         AttentionTerms<E> terms = terms_of(b, row);
         if (b.has("grads")) {
           terms.sink_gradients = b.whole<F>("grads") + layers.sinks_of(p.place, op.head_group);
@@ -411,11 +440,11 @@ bool run_block(Blocks& blocks, const StepShape& step, const Program& p, const Op
         blocks.attention_backward(
             b.at<E>("q", index) + row * width, b.at<E>("k", op.kv_first) + row * kv_width,
             b.at<E>("v", op.kv_first) + row * kv_width, b.heads<E>("d_o") + row * strides.o,
-            b.heads<F>("lse") + row * strides.lse, b.heads<F>("delta") + row * strides.delta, query,
-            queries, 0, keys, op.first_dq, b.at<F>("dq", index) + row * width, op.first_dkv,
-            b.at<F>("dk", op.kv_first) + row * kv_width,
+            b.heads<F>("lse") + row * strides.lse, b.heads<F>("delta") + row * strides.delta,
+            part.q0, part.rows, 0, part.keys, op.first_dq, b.at<F>("dq", index) + row * width,
+            op.first_dkv, b.at<F>("dk", op.kv_first) + row * kv_width,
             b.at<F>("dv", op.kv_first) + row * kv_width, b.whole<E>("workspace"), rows, terms);
-      }
+      });
       return true;
     }
     case OpKind::qkv_backward: {

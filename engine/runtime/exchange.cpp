@@ -184,7 +184,7 @@ void all_reduce(RankExchange& ranks, const Program& p, const Op& op, const Opera
   if (is_state(p.shapes[op.shape].tensor)) {
     ranks.all_reduce(group, b.whole<float>("sum"), b.bytes("sum") / 4, workspace_of(b));
   } else {
-    ranks.all_reduce(group, b.whole<double>("sum"));
+    ranks.all_reduce(group, b.whole<double>("sum"), b.bytes("sum") / 8);
   }
 }
 

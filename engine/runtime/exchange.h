@@ -48,7 +48,7 @@ class RankExchange {
   /// Replaces data[0, count) by the sum over the members, bitwise equal on all of them.
   virtual void all_reduce(const Group& group, float* data, int64_t count,
                           std::span<std::byte> workspace) = 0;
-  virtual void all_reduce(const Group& group, double* scalar) = 0;
+  virtual void all_reduce(const Group& group, double* data, int64_t count) = 0;
 
   /// Copies rows of `width` bytes; strides are in bytes. Source and destination do not overlap.
   virtual void copy_rows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t width,

@@ -44,6 +44,7 @@ void mlp_of_experts(const ModelSpec& m, const Tiles& tiles, const E* y, int64_t 
     const E* h = partial ? from : at.normed;
     auto t = tiles.tile(rows, at.routing, at.rows);
     t.route(h);
+    t.count_load();
     t.up(h, z);
     t.activate(z, at.act);
     t.down(at.act, partial ? nullptr : from, out + row * d);

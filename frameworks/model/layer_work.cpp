@@ -246,7 +246,9 @@ class Layer {
   // The pairs of queries and keys on a rank that the mask and a window leave, by an equal share of
   // all. Where attention is linear in the length, a query sees no more than a window, too.
   double pairs() const {
-    const double all = causal_pairs(shape_.sequence, model_.window) * (queries_ / keys_);
+    const double whole = model_.span > 0 ? pairs_in_spans(shape_.sequence, model_.span)
+                                         : causal_pairs(shape_.sequence, model_.window);
+    const double all = whole * (queries_ / keys_);
     const double linear = stack_.attention_window.value;
     return linear > 0 ? std::min(all, linear * queries_) : all;
   }

@@ -126,14 +126,13 @@ double flops_of_pair(const ModelSpec& m, int64_t width, bool forward) {
 void deterministic_backward(const Program& p, const OpShape& shape, int64_t width, Collector& add) {
   const ModelSpec& m = p.model_of(shape.layer_kind);
   const Lengths& lengths = p.lengths_of(shape.layer_kind);
-  const int64_t queries = m.of_sequence(lengths.chunk);
-  const double c = static_cast<double>(queries);
+  const int64_t part = attended_part(m, m.of_sequence(lengths.chunk));
+  const double c = static_cast<double>(part);
   const double dim = mean_dim(m);
-  const AttentionCall tile =
-      backward_tile({width / m.head_dim, 1, m.head_dim, queries, queries, true});
+  const AttentionCall tile = backward_tile({width / m.head_dim, 1, m.head_dim, part, part, true});
   const double side = static_cast<double>(tile.queries), tiles = c / side;
   const double per_pair = flops_of_pair(m, width, false);
-  // The part of the pairs that a window and documents leave.
+  // The part of the pairs that a window and documents leave, or the number of spans.
   const double all = c * c * shape.kv_chunks - (shape.diagonal ? c * (c - 1) / 2 : 0);
   const double left =
       visible_pairs(m, lengths.chunk, shape.kv_chunks, shape.diagonal, shape.distance) / all;
@@ -255,6 +254,10 @@ struct ExpertsWork {
     add.gemm(Kernel::gemm_nt, t, e.count, d);
     add.moved(2 * t * e.count, 4);
   }
+  // An auxiliary loss reads the scores once more.
+  void count_load() const {
+    if (e.auxiliary_loss > 0) add.moved(t * e.count, 4);
+  }
   void up() const {
     permute();
     add.grouped(Kernel::gemm_nt, e.count, rows(), parts * f, d);
@@ -312,6 +315,7 @@ void experts(const Program& p, const OpShape& shape, Collector& add) {
   if (with_norm) add.elementwise(Kernel::norm_forward, t, d);
   work.route();
   if (shape.kind == OpKind::mlp_forward) {
+    work.count_load();
     work.up();
     work.activation(Kernel::activation_forward);
     work.down();
@@ -576,6 +580,7 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
     case OpKind::route: {
       const ExpertsWork work(p, shape, tile_tokens(p, shape), add);
       work.route();
+      if (!shape.with_gradients) work.count_load();
       for (int i = 0; i < (shape.with_gradients ? 2 : 1); ++i) work.permute();
       break;
     }
@@ -609,6 +614,10 @@ void work_of(const Program& p, const OpShape& shape, std::vector<Primitive>& pri
       add.gemm(Kernel::gemm_nn, work.t, work.d, work.e.count);
       break;
     }
+    case OpKind::balance:
+      add.tiles(m.experts->count, 0);
+      add.elementwise(Kernel::add, m.experts->count, 1);
+      break;
     case OpKind::ring_shift: {
       // Values follow keys in the list of tensors.
       const auto values = static_cast<Tensor>(static_cast<int>(shape.tensor) + 1);

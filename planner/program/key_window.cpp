@@ -16,7 +16,8 @@ int64_t KeyWindow::reach(int64_t chunks, int64_t of_part) const {
   return is_limited() ? std::min(chunks, round_up(farthest, of_part)) : chunks;
 }
 
-KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk) {
+KeyWindow key_window(int64_t window, int64_t span, const Documents& documents, int64_t chunk) {
+  if (span > 0) return span <= chunk ? KeyWindow{0, 0} : KeyWindow{};
   const int64_t most = documents.most_keys(window);
   if (most == 0) return {};
   // The nearest pair of chunks d apart is (d - 1) * chunk + 1 tokens apart, the farthest
@@ -54,6 +55,7 @@ double visible_pairs(const ModelSpec& model, int64_t chunk, int64_t kv_chunks, b
                      int64_t distance) {
   const int64_t queries = model.of_sequence(chunk), keys = kv_chunks * queries;
   if (!diagonal && distance == 0) return static_cast<double>(queries) * static_cast<double>(keys);
+  if (attended_part(model, queries) < queries) return pairs_in_spans(queries, model.span);
   const int64_t first = (diagonal ? kv_chunks - 1 : distance) * queries;
   return model.documents.pairs(queries, keys, first, model.window);
 }

@@ -34,12 +34,18 @@ struct KeyWindow {
   /// of `of_part` chunks.
   int64_t reach(int64_t chunks, int64_t of_part = 1) const;
 };
-/// What a window and documents let a query see, in chunks that have `chunk` tokens of a sequence.
-/// Documents may hide keys at any distance but 0.
-KeyWindow key_window(int64_t window, const Documents& documents, int64_t chunk);
+/// What a window, spans and documents let a query see, in chunks that have `chunk` tokens of a
+/// sequence. Documents may hide keys at any distance but 0. A chunk is several spans, or the
+/// sequence is one.
+KeyWindow key_window(int64_t window, int64_t span, const Documents& documents, int64_t chunk);
 /// As above by the model of a kind of layers, in chunks of `chunk` tokens of a microbatch.
 inline KeyWindow key_window(const ModelSpec& model, int64_t chunk) {
-  return key_window(model.window, model.documents, model.of_sequence(chunk));
+  return key_window(model.window, model.span, model.documents, model.of_sequence(chunk));
+}
+/// The length of the parts of a sequence's chunk that attend to themselves alone: its spans, or the
+/// chunk, which has `chunk` tokens of the sequence.
+inline int64_t attended_part(const ModelSpec& model, int64_t chunk) {
+  return model.span > 0 && model.span < chunk ? model.span : chunk;
 }
 
 /// Neighbouring chunks of keys of one op of attention.

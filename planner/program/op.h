@@ -37,6 +37,7 @@ enum class OpKind : uint8_t {
   combine_forward,
   residual_forward,
   report,
+  balance,
   loss,
   final_norm_forward,
   vocabulary_forward,

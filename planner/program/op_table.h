@@ -84,7 +84,11 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"y", w, residual | part},
          {"workspace", w, {ws_out}, optional},
          {"adapters", r, {params_adapters}, optional}}),
-    // x may be y. One rank's part overwrites the normed rows, unless these are needed again.
+    // x may be y. One rank's part overwrites the normed rows, unless these are needed again. Here
+    // and
+    // in the routing, experts with an auxiliary loss add to their load, once per token and layer;
+    // in
+    // the backward they read its gradients.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},
@@ -92,7 +96,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"workspace", w, {ws_mlp_forward, ws_mlp_forward_saving}},
          {"inner", w | r, {inner}, optional},
          {"experts", r, {params_experts}, optional},
-         {"adapters", r, {params_adapters}, optional}}),
+         {"adapters", r, {params_adapters}, optional},
+         {"load", rw, {expert_load}, optional}}),
     // A layer's MLP in tiles, if its experts are on several ranks: the rows of a tile's tokens, in
     // the order of experts, go to the ranks of these and come back. In the backward, the rows of
     // the output's gradient and their weights go along.
@@ -103,7 +108,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"rows", w, {routed}},
          {"dx", r, gradient | dx_all, optional},
          {"gradients", w, {routed_gradients}, optional},
-         {"weights", w, {routed_weights}, optional}}),
+         {"weights", w, {routed_weights}, optional},
+         {"load", rw, {expert_load}, optional}}),
     row(OpKind::dispatch, "dispatch", exchange, comm,
         {{"routing", r, {routing}},
          {"rows", r, {routed}},
@@ -148,6 +154,10 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     // Takes the log-probabilities of a microbatch's labels.
     row(OpKind::report, "report", OpClass::input, {Stream::host},
         {{"log_probs", r, {log_probs_all}}}),
+    // Adds the auxiliary loss of a microbatch, from the load of all layers and ranks, and leaves in
+    // the load its gradients.
+    row(OpKind::balance, "balance", elementwise, compute,
+        {{"load", rw, {expert_load}}, {"loss", rw, {Tensor::loss}}}),
     // With tied embeddings the output matrix is in the embedding unit. dx may be x. A forward alone
     // has log-probabilities instead of gradients. Frozen parameters have none, here and below.
     row(OpKind::loss, "loss", product, compute,
@@ -211,7 +221,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"experts", r, {params_experts}, optional},
          {"expert_grads", rw, {grads_experts}, optional},
          {"adapters", r, {params_adapters}, optional},
-         {"adapter_grads", rw, {grads_adapters}, optional}}),
+         {"adapter_grads", rw, {grads_adapters}, optional},
+         {"load", r, {expert_load}, optional}}),
     // The MLP's backward in two parts, around which norm and residual are separate ops. The first
     // leaves for the second its activations, and in place of `inner` its gradient. h is present if
     // `inner` is computed again, or routes. Has grads if there is a router, which the second part
@@ -261,7 +272,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"rows", r, {routed}},
          {"weights", r, {routed_weights}},
          {"dh", w | rw, {dh, dx_all}},
-         {"grads", rw, grads}}),
+         {"grads", rw, grads},
+         {"load", r, {expert_load}, optional}}),
     // d_o may be o.
     row(OpKind::out_backward, "out_backward", product, compute,
         {{"params", r, params},
@@ -357,8 +369,9 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
     tensor_row(OpKind::add, "add", elementwise, compute,
                {{"sum", rw, gradient | TensorSet{dk_all, dv_all, dq, dk, dv, sum_own}},
                 {"part", r, {dk_all, dv_all, dq, dk, dv, x, sum_own}}}),
-    tensor_row(OpKind::zero, "zero", state, compute,
-               {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm}}),
+    tensor_row(
+        OpKind::zero, "zero", state, compute,
+        {{"buffer", w, all_grads | dk_all | dv_all | dk | dv | loss | grad_norm | expert_load}}),
     tensor_row(OpKind::sum_of_squares, "sum_of_squares", state, compute,
                {{"grads", r, all_grads | grad_shards}, {"grad_norm", rw, {grad_norm}}}),
     tensor_row(
@@ -407,7 +420,7 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
                 {"sum", w | rw, grad_shards | sum_own},
                 {"workspace", w, {ws_reduce, ws_scatter}}}),
     tensor_row(OpKind::all_reduce, "all_reduce", exchange, comm,
-               {{"sum", rw, all_grads | grads_embedding_shard | loss | grad_norm},
+               {{"sum", rw, all_grads | grads_embedding_shard | loss | grad_norm | expert_load},
                 {"workspace", w, {ws_reduce, ws_reduce_ends}, optional}}),
     // Sums gradients of parameters that a tensor group replicates; those of experts it cuts.
     tensor_row(OpKind::sum_replicated, "sum_replicated", exchange, comm,

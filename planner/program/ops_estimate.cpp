@@ -179,8 +179,8 @@ class Counter {
   // Sets what depends on the window of a kind of layers, and on its chunks.
   void count_keys(const LayerRun& kind) {
     const int64_t chunk = std::llround(static_cast<double>(s_.chunk_tokens) * kind.tokens);
-    window_ =
-        key_window(kind.window, model_.documents, std::max<int64_t>(1, model_.of_sequence(chunk)));
+    window_ = key_window(kind.window, kind.span, model_.documents,
+                         std::max<int64_t>(1, model_.of_sequence(chunk)));
     if (p_.ring == 1) return;
     const auto ring = static_cast<double>(p_.ring), own = static_cast<double>(own_);
     if (!window_.is_limited()) {
@@ -334,6 +334,8 @@ class Counter {
     double ops = boundary_.has_embedding || boundary_.has_loss ? 1 : 0;  // the batch
     // Where documents begin is filled and loaded for every pass.
     if (!model_.documents.empty()) ops += 2 * slices_ * (s_.forward_only ? 1 : 2 + again_);
+    // The load of experts begins, is summed and balanced.
+    if (balances_load()) ops += 2 + (p_.stage_ranks() > p_.data ? 1 : 0);
     // Without an end: a message comes, another is sent and awaited.
     if (s_.forward_only) {
       ops += blocks_ * (boundary_.has_embedding ? 1 + through : through);
@@ -349,6 +351,12 @@ class Counter {
     double loads = boundary_.has_embedding ? 1 + again_ : 0;
     if (boundary_.has_loss) loads += model_.tied_embeddings ? 2 : 1;
     return ops + slices_ * loads * load_parameters();
+  }
+
+  bool balances_load() const {
+    const std::vector<LayerRun> runs = layer_runs(model_);
+    return has_auxiliary_loss(model_) &&
+           std::any_of(runs.begin(), runs.end(), [](const LayerRun& run) { return run.experts; });
   }
 
   // --- states

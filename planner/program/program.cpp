@@ -187,6 +187,7 @@ RankGroup group_of(const Program& p, const OpShape& shape) {
                                   : pipeline_group(parallel, p.place);
   }
   if (shape.tensor == Tensor::loss) return mesh_group(parallel, p.place);
+  if (shape.tensor == Tensor::expert_load) return sequence_group(parallel, p.place);
   if (shape.kind == OpKind::sum_replicated) return tensor_group(parallel, p.place);
   if (shape.kind == OpKind::dispatch || shape.kind == OpKind::collect) {
     return expert_group(parallel, p.place);
@@ -254,7 +255,9 @@ int64_t sent_bytes(const Program& p, const Op& op) {
     case OpKind::reduce_scatter:
       return (group.size - 1) * p.table_of(shape.layer_kind)[shape.tensor];
     case OpKind::all_reduce:
-      if (!is_state(shape.tensor)) return (group.size - 1) * 8;  // each rank's to all others
+      if (!is_state(shape.tensor)) {  // each rank's to all others
+        return (group.size - 1) * bytes_of(operand_index(OpKind::all_reduce, "sum"));
+      }
       return summed_everywhere(bytes_of(operand_index(OpKind::all_reduce, "sum")) / 4);
     case OpKind::sum_replicated:
       return summed_everywhere(replicated_gradients(p, shape));

@@ -195,7 +195,8 @@ std::string_view name_of(Tensor tensor) {
                                                "reduction workspace",
                                                "reduction workspace",
                                                "loss",
-                                               "grad_norm"};
+                                               "grad_norm",
+                                               "expert load"};
   static_assert(std::size(names) == kTensorCount);
   return names[static_cast<int>(tensor)];
 }
@@ -400,6 +401,7 @@ TensorBytes tensor_bytes(const ModelSpec& whole, const Lengths& lengths, const S
   at(ws_scatter) = ws.scatter;
   at(ws_replicated) = ws.replicated;
   at(loss) = at(grad_norm) = 8;
+  if (has_auxiliary_loss(model)) at(expert_load) = 2 * model.experts->count * 8;
   return table;
 }
 

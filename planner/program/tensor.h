@@ -168,7 +168,10 @@ enum class Tensor : uint8_t {
   ws_replicated,        // gradients that a tensor group replicates, and pieces of other ranks
   // scalars
   loss,
-  grad_norm,  // float64
+  grad_norm,    // float64
+  expert_load,  // float64 [2, E] of a microbatch, on this rank or all of its sequence: the tokens
+                // that chose an expert, and the sum of its probabilities. After `balance` the first
+                // E are the gradients of the auxiliary loss, of each probability
   count
 };
 inline constexpr int kTensorCount = static_cast<int>(Tensor::count);

@@ -7,6 +7,7 @@
 #include "models/training.h"
 #include "planner/program/attention_workspace.h"
 #include "planner/program/casts.h"
+#include "planner/program/key_window.h"
 
 namespace longspan {
 namespace {
@@ -236,23 +237,28 @@ Workspaces workspaces(const ModelSpec& m, const Lengths& lengths, const Strategy
   if (dtype == DType::float32) {
     ws.attention_backward = checked_mul(kv_heads, kAttentionBackwardCounters * 4, "workspace");
   } else {
-    const AttentionCall call{m.heads / lengths.head_shares(),
-                             kv_heads,
-                             m.head_dim,
-                             m.of_sequence(lengths.chunk),
-                             m.of_sequence(lengths.local_sequence),
-                             s.deterministic,
-                             compute_capability,
-                             0,
-                             m.latent ? m.latent->value_dim : 0};
-    ws.attention_forward =
-        attention_forward_workspace(call, sums_attention(s, lengths, dtype)).bytes();
-    ws.attention_backward = attention_backward_workspace(backward_tile(call)).bytes();
+    const int64_t queries = m.of_sequence(lengths.chunk);
+    AttentionCall call{
+        m.heads / lengths.head_shares(),       kv_heads,        m.head_dim,         queries,
+        m.of_sequence(lengths.local_sequence), s.deterministic, compute_capability, 0,
+        m.latent ? m.latent->value_dim : 0};
+    const auto take = [&] {
+      const bool sums = sums_attention(s, lengths, dtype);
+      ws.attention_forward =
+          std::max(ws.attention_forward, attention_forward_workspace(call, sums).bytes());
+      ws.attention_backward = std::max(ws.attention_backward,
+                                       attention_backward_workspace(backward_tile(call)).bytes());
+    };
+    // Spans of a chunk are attended to apart, of which the last may be shorter.
+    const int64_t part = attended_part(m, queries);
+    for (const int64_t rows : {part, queries % part}) {
+      if (part < queries) call.queries = call.keys = rows;
+      if (rows > 0) take();
+    }
     if (m.window > 0) {  // of keys that it cuts
-      AttentionCall cut = call;
-      cut.window = m.window;
-      ws.attention_backward =
-          std::max(ws.attention_backward, attention_backward_workspace(backward_tile(cut)).bytes());
+      call.window = m.window;
+      ws.attention_backward = std::max(ws.attention_backward,
+                                       attention_backward_workspace(backward_tile(call)).bytes());
     }
   }
   if (ulysses > 1) {

@@ -179,6 +179,14 @@ Reason of_stages(const PipelineQuestion& q, const ScheduleFamily* named) {
   return std::nullopt;
 }
 
+// The reason in the model.
+Reason of_model(const PipelineQuestion& q) {
+  if (!has_auxiliary_loss(q.model) || q.choice.pipeline.value_or(2) == 1) return std::nullopt;
+  return "the auxiliary loss of experts is of the load of all layers, which stages do not "
+         "exchange; "
+         "ask for no pipeline, or train without it (--auxiliary-loss 0)";
+}
+
 // The reason in the slices of the sequence.
 Reason of_slices(const PipelineQuestion& q, const ScheduleFamily* named) {
   const int64_t slices = q.choice.slices.value_or(1);
@@ -248,6 +256,7 @@ std::optional<std::string> pipeline_refusal(const PipelineQuestion& q,
   const ParallelChoice& choice = q.choice;
   if (Reason reason = of_one_stage(q)) return reason;
   if (q.hw.devices() < 2) return std::nullopt;
+  if (Reason reason = of_model(q)) return reason;
   if (named == nullptr && choice.schedule) named = &schedule_family(*choice.schedule);
   if (Reason reason = named ? of_schedule(choice, *named) : of_schedules(choice)) return reason;
   if (Reason reason = of_stages(q, named)) return reason;

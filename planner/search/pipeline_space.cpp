@@ -62,7 +62,8 @@ std::vector<ParallelLayout> possible_meshes(const ModelSpec& model, const Hardwa
                                             const ParallelChoice& choice) {
   std::vector<ParallelLayout> all;
   const int64_t fewest = model.uniform() ? 2 : 1;
-  for (int64_t stages = fewest; stages <= std::min(hw.devices(), model.layers); ++stages) {
+  const int64_t most = has_auxiliary_loss(model) ? 1 : std::min(hw.devices(), model.layers);
+  for (int64_t stages = fewest; stages <= most; ++stages) {
     if (stages == 1 && (choice.fixes_pipeline() || !choice.admits_whole_sequences())) continue;
     if (!divides_into_stages(hw, stages) || choice.pipeline.value_or(stages) != stages) continue;
     const int64_t ranks = hw.devices() / stages;

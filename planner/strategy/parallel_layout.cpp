@@ -32,6 +32,11 @@ RankGroup ends_group(const ParallelLayout& p, const Place& place) {
   return {place.rank, p.stage_ranks() * (place.meshes - 1), 2, place.mesh == 0 ? 0 : 1};
 }
 
+RankGroup sequence_group(const ParallelLayout& p, const Place& place) {
+  const int64_t size = p.stage_ranks() / p.data, index = place.rank % size;
+  return {first_of_mesh(p, place) + place.rank - index, 1, size, index};
+}
+
 RankGroup tensor_group(const ParallelLayout& p, const Place& place) {
   const int64_t stride = p.sequence_ranks();
   return {first_of_mesh(p, place) + place.rank - place.tensor * stride, stride, p.tensor,

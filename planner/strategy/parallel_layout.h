@@ -84,6 +84,8 @@ RankGroup mesh_group(const ParallelLayout& parallel, const Place& place);
 /// The ranks at this place in every mesh of a pipeline, and in its first and last.
 RankGroup pipeline_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ends_group(const ParallelLayout& parallel, const Place& place);
+/// The ranks of a mesh that have the tokens of the same sequences.
+RankGroup sequence_group(const ParallelLayout& parallel, const Place& place);
 /// The ranks that share all indices except the named one, in its order.
 RankGroup tensor_group(const ParallelLayout& parallel, const Place& place);
 RankGroup ring_group(const ParallelLayout& parallel, const Place& place);

@@ -88,9 +88,23 @@ bool fits_tensor(const ModelSpec& model, int64_t degree) {
 int64_t experts_of(const ModelSpec& model) { return model.experts ? model.experts->count : 0; }
 
 bool has_windows(const ModelSpec& model) {
-  return model.window > 0 || !model.documents.empty() ||
+  return model.window > 0 || !model.documents.empty() || model.span > 0 ||
          std::any_of(model.runs.begin(), model.runs.end(),
-                     [](const LayerRun& run) { return run.window > 0; });
+                     [](const LayerRun& run) { return run.window > 0 || run.span > 0; });
+}
+
+// The span of some layers that is no whole part of a chunk; 0: there is none. A sequence of one
+// span, or one chunk, is attended to at once.
+int64_t split_span(const Question& q) {
+  const auto splits = [&](int64_t span) {
+    return span > 0 && span < q.model.of_sequence(q.sequence) && q.s.chunk_tokens < q.sequence &&
+           q.model.of_sequence(q.s.chunk_tokens) % span != 0;
+  };
+  if (q.model.uniform()) return splits(q.model.span) ? q.model.span : 0;
+  for (const LayerRun& run : q.model.runs) {
+    if (splits(run.span)) return run.span;
+  }
+  return 0;
 }
 
 bool has_backward(const ModelSpec& model, LayerBackward backward) {
@@ -123,6 +137,14 @@ constexpr auto kChecks = std::to_array<Check>({
                                 "microbatch",
                                 q.s.chunk_tokens, q.model.micro_batch),
                     fmt::format("try a multiple of {}", q.model.micro_batch)};
+     }},
+    {Rule::divisibility, "chunk_tokens", [](const Question& q) { return split_span(q) == 0; },
+     [](const Question& q) {
+       const int64_t whole = split_span(q) * q.model.micro_batch;
+       return Words{
+           fmt::format("{} is no multiple of the {} tokens that layers of {} attend within",
+                       q.s.chunk_tokens, whole, q.model.name),
+           fmt::format("try {} or {}", whole, q.sequence)};
      }},
     {Rule::range, "pipeline.stages",
      [](const Question& q) {
@@ -519,6 +541,14 @@ constexpr auto kPipelineChecks = std::to_array<Check>({
                        "attend to a window or a document",
                        q.pipeline().schedule, q.model.name),
            "use another schedule, such as seq1f1b"};
+     }},
+    {Rule::combination, "pipeline.stages",
+     [](const Question& q) { return !has_auxiliary_loss(q.model); },
+     [](const Question& q) {
+       return Words{fmt::format("the auxiliary loss of the experts of {} is of the load of all "
+                                "layers, which stages do not exchange",
+                                q.model.name),
+                    "set stages to 1, or train without it (--auxiliary-loss 0)"};
      }},
     {Rule::schedule, "pipeline.virtual_stages",
      [](const Question& q) { return takes_virtual_stages(*q.family, q.pipeline().virtual_stages); },

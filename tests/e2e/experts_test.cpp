@@ -36,14 +36,19 @@ std::string planned(const TemporaryFolder& folder, const std::string& name,
 
 TEST_CASE("experts on several ranks train the numbers of those on each, in the memory foretold") {
   const TemporaryFolder folder;
-  const std::string each = planned(folder, "each", {"--expert", "1", "--zero", "0"});
+  const std::string each =
+      planned(folder, "each", {"--expert", "1", "--zero", "0", "--auxiliary-loss", "0.5"});
   const std::vector<double> expected = losses(train(folder, each, 4, {"--steps", "3"}));
+  const std::string plain = planned(folder, "plain", {"--expert", "1", "--zero", "0"});
+  // Two active experts of an even load, times the factor.
+  CHECK(expected[0] - losses(train(folder, plain, 4, {"--steps", "1"}))[0] ==
+        Approx(1).epsilon(0.1));
   for (const std::vector<std::string>& mesh :
        {std::vector<std::string>{"--expert", "2", "--zero", "3"},
         {"--expert", "4", "--zero", "1"},
         {"--expert", "4", "--zero", "0", "--expert-capacity", "4"}}) {
     CAPTURE(mesh);
-    const std::string plan = planned(folder, "several", mesh);
+    const std::string plan = planned(folder, "several", joined(mesh, {"--auxiliary-loss", "0.5"}));
     CHECK_THAT(read_text(plan), Contains("expert: " + mesh[1]));
     const json record = train(folder, plan, 4, {"--steps", "3"});
     const std::vector<double> actual = losses(record);
@@ -109,6 +114,9 @@ TEST_CASE("what experts on several ranks cannot be is refused in one line") {
   refused(model, {"--expert", "3"}, {"expert 3"});
   refused(model, {"--expert-capacity", "0.5"}, {"--expert-capacity", "worst or a factor"});
   refused(model, {"--expert-imbalance", "worst"}, {"--expert-imbalance", "a factor from 1"});
+  refused("tiny-llama", {"--auxiliary-loss", "0.1"}, {"no experts to balance"});
+  refused(model, {"--auxiliary-loss", "-1"}, {"--auxiliary-loss", "from 0"});
+  refused(model, {"--auxiliary-loss", "0.1", "--pipeline", "2"}, {"auxiliary loss", "stages"});
 }
 
 }  // namespace longspan::e2e

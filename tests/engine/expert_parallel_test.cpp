@@ -80,8 +80,9 @@ TEST_CASE("experts on several ranks give the numbers of one", "[experts]") {
       step.strategy.mlp_tile = tiles[turn % 4];
       step.microbatches = 1 + turn % 2;
       step.strategy.early_update = turn % 5 == 0;
-      INFO(model.name << ", " << describe(mesh) << ", " << plan->first << ", tile "
-                      << step.strategy.mlp_tile);
+      if (turn / 2 % 2 == 0) step.model = balanced(step.model);
+      INFO(step.model.name << ", " << describe(mesh) << ", " << plan->first << ", tile "
+                           << step.strategy.mlp_tile);
       validate(step.strategy, step.model, step.sequence, "test");
       check_against_one_rank(step);
     }
@@ -99,7 +100,8 @@ TEST_CASE("experts on several ranks are cut by a tensor group", "[experts]") {
       StepCase step = case_of(model, strategy, {.data = 2, .zero = zero, .tensor = 2, .expert = 2});
       step.strategy.mlp_inner = {Saved::recompute};
       if (zero == 1 || zero == 2) step.strategy.parameters = Tier::device;
-      INFO(model.name << ", " << describe(step.strategy.parallel) << ", " << name);
+      if (turn / 3 % 2 == 0) step.model = balanced(step.model);
+      INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
       check_against_one_rank(step);
     }
   }

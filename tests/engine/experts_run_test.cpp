@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/strategy/validity.h"
 #include "tests/engine/plan_reference.h"
 #include "tests/engine/world_runner.h"
 #include "tests/length.h"
@@ -58,6 +59,7 @@ TEST_CASE("experts give the numbers of one rank on any mesh", "[experts]") {
       if (mesh.ring > 1) step.strategy = plans.at("kept"), step.strategy.parallel = mesh;
       step.microbatches = 1 + turn % 2;
       step.threads = 1;
+      if (turn / 2 % 2 == 0) step.model = balanced(step.model);
       INFO(step.model.name << ", " << describe(mesh) << ", " << plan->first);
       check_against_one_rank(step);
     }
@@ -76,6 +78,7 @@ TEST_CASE("a tensor group cuts experts", "[experts]") {
       step.strategy = strategy;
       step.strategy.parallel = {.data = data, .zero = zero, .tensor = tensor};
       if (zero == 1) step.strategy.parameters = Tier::device;
+      if (turn / 3 % 2 == 0) step.model = balanced(step.model);
       step.sequence = 64;
       step.threads = 1;
       INFO(step.model.name << ", " << describe(step.strategy.parallel) << ", " << name);
@@ -129,9 +132,11 @@ TEST_CASE("pipelines and slices take experts", "[experts]") {
   }
 }
 
-TEST_CASE("slices on one rank route again as before", "[experts]") {
+TEST_CASE("slices on one rank route again as before, and are balanced together", "[experts]") {
   for (const bool again : {false, true}) {
-    for (const ModelSpec& model : models_with_experts()) {
+    std::vector<ModelSpec> models = models_with_experts();
+    for (const ModelSpec& model : models_with_experts()) models.push_back(balanced(model));
+    for (const ModelSpec& model : models) {
       if (again && !model.uniform()) continue;  // slices pass again through equal layers
       StepCase step;
       step.model = model;
@@ -143,6 +148,45 @@ TEST_CASE("slices on one rank route again as before", "[experts]") {
       check_against_reference(step, 1e-5);
     }
   }
+}
+
+TEST_CASE("the auxiliary loss of a microbatch is that of all its layers and tokens", "[experts]") {
+  for (const ModelSpec& plain :
+       {small_mixtral(), small_qwen_experts(), small_gpt_oss(), in_windows(small_mixtral(), 9)}) {
+    for (const auto& [name, strategy] : strategies(16)) {
+      StepCase step;
+      step.model = balanced(plain);
+      step.strategy = strategy;
+      step.strategy.mlp_tile = 7;
+      step.sequence = 64;
+      step.microbatches = 2;
+      INFO(step.model.name << ", " << name);
+      check_against_reference(step, 1e-5);
+      // Its least is one active expert times the factor, as no load is more even than even.
+      const double loss = run_step(step).loss;
+      const auto active = static_cast<double>(step.model.experts->active);
+      step.model.experts->auxiliary_loss = 0;
+      const double tokens = run_step(step).loss;
+      CHECK(loss > tokens + 0.7 * 0.5 * active);
+      CHECK(loss < tokens + 0.7 * static_cast<double>(step.model.experts->count));
+      // Frozen routers pass its gradients on, to adapters before them.
+      step.model = balanced(adapted(plain, 3));
+      check_against_reference(step, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("an auxiliary loss is refused where it would be another", "[experts]") {
+  const ModelSpec model = balanced(model_with_heads(small_mixtral(), 8, 2));
+  Strategy s = strategies(16).at("kept");
+  s.parallel.pipeline = {2, "1f1b"};
+  REQUIRE(violation_of(s, model, 64));
+  CHECK_THAT(to_string(*violation_of(s, model, 64)), Catch::Contains("auxiliary loss"));
+  s.parallel.pipeline = {};
+  CHECK(is_valid(s, model, 64));
+  ModelSpec sigmoid = small_glm();
+  sigmoid.experts->auxiliary_loss = 0.1;
+  CHECK_THROWS_WITH(validate(sigmoid, "test"), Catch::Contains("softmax"));
 }
 
 // Rows that all go to the same experts, or are spread as far as they can be, need the same memory.

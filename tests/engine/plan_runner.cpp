@@ -296,6 +296,18 @@ ModelSpec in_windows(ModelSpec model, int64_t window) {
   return model;
 }
 
+ModelSpec in_spans(ModelSpec model, int64_t span) {
+  model.name += ", spans";
+  model.attention_sinks = true;  // without, biases of keys have no gradient where none rotate
+  LayerRun apart{1, true, model.ffn, 1, 0, model.experts.has_value()}, all = apart;
+  apart.span = span;
+  if (model.positions == Positions::rope) all.positions = LayerPositions::none;
+  model.runs = {apart, all, apart};
+  model.layers = 3;
+  validate(model, "test");
+  return model;
+}
+
 ModelSpec small_gemma() {
   ModelSpec m = small_qwen();
   m.name = "small-gemma";
@@ -529,6 +541,15 @@ void add_formats(StepCase& step, uint64_t seed) {
 
 StepCase random_case(uint64_t seed) {
   return random_case_of({small_gpt(), small_llama(), small_qwen()}, seed);
+}
+
+ModelSpec balanced(ModelSpec model) {
+  // That of a microbatch is of all its sequences, which the reference trains one by one.
+  if (!model.experts || model.micro_batch > 1) return model;
+  if (model.experts->scores == Experts::Scores::sigmoid) return model;
+  model.name += ", balanced";
+  model.experts->auxiliary_loss = 0.7;
+  return model;
 }
 
 StepCase random_case_with_experts(uint64_t seed) {

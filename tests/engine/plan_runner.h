@@ -108,4 +108,11 @@ StepCase random_case(uint64_t seed);
 /// The same of a model with experts.
 StepCase random_case_with_experts(uint64_t seed);
 
+/// Layers that attend within spans around one that attends to all, and rotates nothing.
+ModelSpec in_spans(ModelSpec model, int64_t span);
+
+/// Gives experts an auxiliary loss, unless they cannot have one or a microbatch has several
+/// sequences; its share of the loss is large.
+ModelSpec balanced(ModelSpec model);
+
 }  // namespace longspan::testing

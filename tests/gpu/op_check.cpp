@@ -23,7 +23,9 @@ constexpr int kOutputSum = operand_index(OpKind::attention_forward, "o_sum");
 constexpr int kMaster = operand_index(OpKind::adamw, "params");
 constexpr int kNarrowed = operand_index(OpKind::adamw, "narrowed");
 
-bool is_double(Tensor t) { return t == Tensor::loss || t == Tensor::grad_norm; }
+bool is_double(Tensor t) {
+  return t == Tensor::loss || t == Tensor::grad_norm || t == Tensor::expert_load;
+}
 bool is_integer(Tensor t) { return t == Tensor::tokens || t == Tensor::tokens_all; }
 
 // Whether the contents of an operand are undefined after the op.

@@ -430,6 +430,11 @@ TEST_CASE("mixtures of experts are read with their router and their dense layers
   CHECK(mixtral.experts->auxiliary_loss == 0);
   CHECK(read_as("MixtralForCausalLM", with(base, "output_router_logits", true))
             .experts->auxiliary_loss == 0.001);
+  Json balanced = with(base, "output_router_logits", true);
+  balanced["router_aux_loss_coef"] = 0.02;
+  const ModelSpec with_loss = read_as("MixtralForCausalLM", balanced);
+  CHECK(with_loss.experts->auxiliary_loss == 0.02);
+  CHECK(read_hf_config(write_hf_config(with_loss), "config.json").experts->auxiliary_loss == 0.02);
 
   Json qwen = with(with(base, "num_experts", 16), "moe_intermediate_size", 512);
   qwen["decoder_sparse_step"] = 2;

@@ -146,6 +146,7 @@ TEST_CASE("no plan on any mesh of ranks takes less than its bound") {
     if (seed % 5 == 0) {
       const testing::RandomPlan with_experts = testing::random_plan_with_experts(seed);
       check_bound(with_experts.request, with_experts.hw);
+      check_bound(testing::balanced(with_experts.request), with_experts.hw);
     }
     if (seed > 50) continue;
     const testing::RandomPlan sliced = testing::sliced_plan(seed);
@@ -162,7 +163,11 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
     INFO("seed " << seed);
     check_bound(testing::random_request(seed), hw);
     check_bound(testing::in_documents(testing::random_request(seed), seed), hw);
-    check_bound(testing::sliced_request(seed), hw);
+    StepRequest alike = testing::random_request(seed);
+    alike.model.window = 0;
+    alike.model.span = alike.strategy.chunk_tokens >> seed % 4;
+    check_bound(alike, hw);
+    check_bound(testing::balanced(testing::sliced_request(seed)), hw);
     check_bound(testing::forward_request(seed), hw);
     check_bound(testing::with_latent_attention(testing::random_request(seed), seed), hw);
     check_bound(testing::with_latent_attention(testing::sliced_request(seed), seed), hw);

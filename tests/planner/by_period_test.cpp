@@ -43,6 +43,7 @@ TEST_CASE("ops are counted without lowering") {
     StepRequest request = testing::random_request(seed);
     request.boundary = {seed % 3 != 0, seed % 5 != 0};
     request.model.attention = seed % 7 != 0;
+    if (seed % 2 == 0) request = testing::balanced(request);
     CHECK(ops_estimate(request) == arenas_of(request).ops);
     if (seed % 3 != 0 && seed % 5 != 0) {
       const StepRequest runs = testing::in_runs(request);
@@ -51,18 +52,22 @@ TEST_CASE("ops are counted without lowering") {
     if (request.model.attention) {
       const StepRequest windows = testing::in_windows(request, seed);
       CHECK(ops_estimate(windows) == arenas_of(windows).ops);
+      const StepRequest spans = testing::in_spans(request, seed);
+      CHECK(ops_estimate(spans) == arenas_of(spans).ops);
       const StepRequest packed = testing::in_documents(request, seed);
       CHECK(ops_estimate(packed) == arenas_of(packed).ops);
     }
     StepRequest sliced = testing::sliced_request(seed);
     sliced.model.attention = seed % 7 != 0;
     if (seed % 4 == 0) sliced = testing::in_documents(sliced, seed);
+    if (seed % 2 == 0) sliced = testing::balanced(sliced);
     CHECK(ops_estimate(sliced) == arenas_of(sliced).ops);
     const StepRequest latent = testing::with_latent_attention(request, seed);
     CHECK(ops_estimate(latent) == arenas_of(latent).ops);
     StepRequest forward = testing::forward_request(seed);
     if (seed % 3 != 0) forward.boundary = request.boundary;
     forward.model.attention = seed % 7 != 0;
+    if (seed % 2 == 0) forward = testing::balanced(forward);
     CHECK(ops_estimate(forward) == arenas_of(forward).ops);
     if (forward.boundary == StageBoundary{} && forward.strategy.parallel.pipeline.slices == 1) {
       const StepRequest runs = testing::in_runs(forward);
@@ -73,6 +78,11 @@ TEST_CASE("ops are counted without lowering") {
     StepRequest ranks = testing::random_plan(seed).request;
     ranks.rank = ranks.strategy.parallel.ranks() - 1;
     CHECK(ops_estimate(ranks) == arenas_of(ranks).ops);
+    StepRequest experts = testing::random_plan_with_experts(seed).request;
+    if (!experts.strategy.parallel.has_pipeline()) {
+      experts = testing::balanced(experts);
+      CHECK(ops_estimate(experts) == arenas_of(experts).ops);
+    }
   }
 }
 

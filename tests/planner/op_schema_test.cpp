@@ -140,8 +140,8 @@ Program stage_of_runs(StepRequest request, size_t stage, std::string_view schedu
 void for_programs(const std::function<void(const Program&)>& look) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const StepRequest small = random_request(seed), large = ranks_request(seed);
-    look(build_program(small));
-    look(build_program(large));
+    look(build_program(balanced(small)));
+    look(build_program(balanced(large)));
     look(build_program(in_runs(small)));
     if (seed <= 60) {
       look(build_program(in_windows(small, seed)));
@@ -153,7 +153,7 @@ void for_programs(const std::function<void(const Program&)>& look) {
     look(stage_of_runs(small, seed % 3, "1f1b"));
     look(stage_of_runs(small, seed % 3, "zb-h1"));
     look(build_program(shared_request(seed)));
-    look(build_program(spread_request(seed)));
+    look(build_program(balanced(spread_request(seed))));
     look(stage_program(spread_request(seed), seed % 3, seed % 2 == 0 ? "1f1b" : "zb-h1"));
     look(stage_program(small, seed % 3, "1f1b"));
     look(stage_program(large, seed % 3, "1f1b"));

@@ -141,6 +141,10 @@ TEST_CASE("random strategies lower to legal programs", "[property]") {
     }
     if (seed % 5 == 1) request = in_documents(request, seed);
     if (seed % 7 == 0) request = with_latent_attention(request, seed);
+    if (seed % 11 == 0 && request.strategy.layer_input.where != Saved::recompute) {
+      request = in_spans(request, seed);
+    }
+    if (seed % 2 == 0) request = balanced(request);
     const Program program = build_program(request);
     const Layout layout = lay_out(program);
     check_lifetimes(program);

@@ -249,6 +249,24 @@ StepRequest in_documents(StepRequest request, uint64_t seed) {
   return request;
 }
 
+StepRequest in_spans(StepRequest request, uint64_t seed) {
+  ModelSpec& m = request.model;
+  m.layers = 5;
+  whole(m);
+  const int64_t chunk = request.strategy.chunk_tokens;
+  LayerRun apart{2, true, m.ffn, 1, 0, m.experts.has_value()}, all = apart;
+  all.layers = 1;
+  apart.span = chunk >> seed % 4;
+  m.runs = {apart, all, apart};
+  return request;
+}
+
+StepRequest balanced(StepRequest request) {
+  std::optional<Experts>& experts = request.model.experts;
+  if (experts && experts->scores != Experts::Scores::sigmoid) experts->auxiliary_loss = 0.01;
+  return request;
+}
+
 StepRequest in_runs(StepRequest request) {
   ModelSpec& m = request.model;
   Strategy& s = request.strategy;

@@ -31,6 +31,12 @@ StepRequest in_windows(StepRequest request, uint64_t seed);
 /// The request with sequences of documents, shorter than a chunk or longer.
 StepRequest in_documents(StepRequest request, uint64_t seed);
 
+/// The step with layers that attend within spans, parts of a chunk, around one that does not.
+StepRequest in_spans(StepRequest request, uint64_t seed);
+
+/// The step with an auxiliary loss, if the model has experts.
+StepRequest balanced(StepRequest request);
+
 /// The step on twice the tokens with layers that differ, of which some work on a half of them.
 StepRequest in_runs(StepRequest request);
 

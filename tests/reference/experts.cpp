@@ -160,15 +160,38 @@ double gate_of(const ModelSpec& m, const ExpertsParameters& p, const double* x) 
 
 }  // namespace
 
-Matrix experts(const ModelSpec& m, const ExpertsParameters& p, const Matrix& x, int64_t rows) {
+double auxiliary_loss(const Experts& e, const Load& load) {
+  double sum = 0;
+  for (size_t i = 0; i < load.chosen.size(); ++i) {
+    sum += load.chosen[i] / load.tokens * (load.probabilities[i] / load.tokens);
+  }
+  return e.auxiliary_loss * static_cast<double>(e.count) * sum;
+}
+
+Matrix auxiliary_gradients(const Experts& e, const Load& load) {
+  Matrix gradients;
+  for (const double chosen : load.chosen) {
+    const double mean = chosen / load.tokens;
+    gradients.push_back(e.auxiliary_loss * static_cast<double>(e.count) * mean / load.tokens);
+  }
+  return gradients;
+}
+
+Matrix experts(const ModelSpec& m, const ExpertsParameters& p, const Matrix& x, int64_t rows,
+               Load& load) {
   const int64_t d = m.hidden;
   Matrix y(rows * d);
+  load.chosen.resize(m.experts->count);
+  load.probabilities.resize(m.experts->count);
+  load.tokens += static_cast<double>(rows);
   for (int64_t t = 0; t < rows; ++t) {
     const double* from = x.data() + t * d;
     const auto add = [&](const Matrix& output, double weight) {
       for (int64_t i = 0; i < d; ++i) y[t * d + i] += weight * output[i];
     };
     const Choice c = choose(m, p, from);
+    for (const int64_t i : c.chosen) load.chosen[i] += 1;
+    for (size_t i = 0; i < c.scores.size(); ++i) load.probabilities[i] += c.scores[i];
     for (size_t j = 0; j < c.chosen.size(); ++j) {
       add(forward(m, expert(m, p, c.chosen[j]), from).output, c.weights[j]);
     }
@@ -178,14 +201,15 @@ Matrix experts(const ModelSpec& m, const ExpertsParameters& p, const Matrix& x, 
 }
 
 void experts_backward(const ModelSpec& m, const ExpertsParameters& p, const Matrix& x,
-                      const Matrix& dy, Matrix& dx, int64_t rows) {
+                      const Matrix& dy, const Matrix& auxiliary, Matrix& dx, int64_t rows) {
   const Experts& e = *m.experts;
   const int64_t d = m.hidden;
   for (int64_t t = 0; t < rows; ++t) {
     const double *from = x.data() + t * d, *g = dy.data() + t * d;
     double* to = dx.data() + t * d;
     const Choice c = choose(m, p, from);
-    Matrix d_score(e.count);
+    Matrix d_score = auxiliary;
+    d_score.resize(e.count);
     Matrix d_weight;
     double mean = 0;  // of d_weight, by share
     for (size_t j = 0; j < c.chosen.size(); ++j) {
@@ -196,7 +220,7 @@ void experts_backward(const ModelSpec& m, const ExpertsParameters& p, const Matr
       backward(m, mlp, v, from, scaled(g, d, c.weights[j]), to);
     }
     for (size_t j = 0; j < c.chosen.size(); ++j) {
-      d_score[c.chosen[j]] =
+      d_score[c.chosen[j]] +=
           normalises(e) ? e.scale / c.sum * (d_weight[j] - mean) : e.scale * d_weight[j];
     }
     Matrix d_logit(e.count);

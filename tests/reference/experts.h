@@ -14,10 +14,21 @@ struct ExpertsParameters {
   Parameter up, up_bias, down, down_bias;               // of all experts, in their own unit
 };
 
-/// The experts' part of `model` for x[rows, d], the normed input.
-Matrix experts(const ModelSpec& model, const ExpertsParameters& p, const Matrix& x, int64_t rows);
-/// Adds the gradient of x to dx, and those of the parameters.
+/// What the auxiliary loss is made of, over all layers: by expert the tokens that chose it and the
+/// sum of its probabilities; and the tokens.
+struct Load {
+  Matrix chosen, probabilities;
+  double tokens = 0;
+};
+/// The auxiliary loss, and its gradient by each probability of an expert.
+double auxiliary_loss(const Experts& experts, const Load& load);
+Matrix auxiliary_gradients(const Experts& experts, const Load& load);
+
+/// The experts' part of `model` for x[rows, d], the normed input. Adds to the load.
+Matrix experts(const ModelSpec& model, const ExpertsParameters& p, const Matrix& x, int64_t rows,
+               Load& load);
+/// Adds the gradient of x to dx, and those of the parameters, with those of auxiliary_gradients().
 void experts_backward(const ModelSpec& model, const ExpertsParameters& p, const Matrix& x,
-                      const Matrix& dy, Matrix& dx, int64_t rows);
+                      const Matrix& dy, const Matrix& auxiliary, Matrix& dx, int64_t rows);
 
 }  // namespace longspan::reference

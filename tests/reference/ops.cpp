@@ -171,6 +171,7 @@ std::vector<double> probabilities(const Matrix& q, const Matrix& k, const Heads&
   std::vector<double> p(i + 2, -INFINITY);
   for (int64_t j = 0; j <= i; ++j) {
     if (n.window > 0 && i - j >= n.window) continue;
+    if (n.span > 0 && i / n.span != j / n.span) continue;
     p[j] = n.scale * dot(query, &k[(j * n.kv_heads + g) * n.head_dim], n.head_dim);
   }
   if (sinks.value != nullptr) p[i + 1] = sinks.value[h];

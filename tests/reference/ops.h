@@ -57,6 +57,7 @@ struct Heads {
   int64_t rows, heads, kv_heads, head_dim;
   double scale;
   int64_t window = 0;  // keys that a query sees, with its own; 0: all before it
+  int64_t span = 0;    // they are in aligned parts of this many rows, and it sees those of its own
 };
 /// Causal softmax attention; q [rows, H*D], k and v [rows, Hkv*D]; head h reads key/value head
 /// h / (H / Hkv). `sinks` [H] are further scores of every row's softmax, without a value.

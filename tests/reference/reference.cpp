@@ -54,7 +54,7 @@ struct LayerParameters {
   bool has_experts = false;
   int64_t ffn = 0;
   bool attends = true;
-  int64_t window = 0;
+  int64_t window = 0, span = 0;
   std::vector<int64_t> tokens;  // that the layer works on
   std::vector<double> frequencies;
   double magnitude = 1;
@@ -142,6 +142,7 @@ LayerParameters layer_parameters(const ModelSpec& m, const LayerRun& run, UnitRe
   p.ffn = run.ffn;
   p.attends = run.attention;
   p.window = run.window;
+  p.span = run.span;
   if (run.attention) {
     p.norm1 = unit.take(d);
     p.norm1_bias = unit.take(d, centred);
@@ -202,7 +203,8 @@ class Model {
     table_ = embedding.take(m_.vocab * m_.hidden);
     positions_ = embedding.take(m_.max_positions * m_.hidden, m_.positions == Positions::learned);
     embedding.finish();
-    const LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window, m_.experts.has_value()};
+    LayerRun all{m_.layers, m_.attention, m_.ffn, 1, m_.window, m_.experts.has_value()};
+    all.span = m_.span;
     for (const LayerRun& run : m_.uniform() ? std::vector<LayerRun>{all} : m_.runs) {
       for (int64_t i = 0; i < run.layers; ++i) {
         layers_.push_back(layer_parameters(m_, run, reader(layers_.size() + 1)));
@@ -230,13 +232,15 @@ class Model {
     last_ = std::move(x);
     normed_ = normalize(norm(), last_, final_norm_, final_norm_bias_);
     logits_ = linear(normed_, output_, {}, rows_, m_.hidden, m_.vocab);
-    return cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
+    const double loss = cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, nullptr);
+    return balances() ? loss + auxiliary_loss(*m_.experts, load_) : loss;
   }
 
   /// REQUIRES: forward() ran.
   void backward() {
     Matrix dlogits;
     cross_entropy(logits_, &tokens_[1], rows_, m_.vocab, &dlogits);
+    if (balances()) auxiliary_ = auxiliary_gradients(*m_.experts, load_);
     Matrix dnormed(normed_.size());
     linear_backward(normed_, output_, {}, dlogits, dnormed, rows_, m_.hidden, m_.vocab);
     Matrix dx(last_.size());
@@ -248,6 +252,7 @@ class Model {
   }
 
  private:
+  bool balances() const { return load_.tokens > 0 && m_.experts->auxiliary_loss > 0; }
   void check(const std::vector<std::vector<double>>& parameters) const {
     const std::vector<ParameterUnit> units = parameter_units(m_);
     bool fits = units.size() == parameters.size();
@@ -293,7 +298,8 @@ class Model {
             m_.kv_heads,
             m_.head_dim,
             m_.attention_scale != 0 ? m_.attention_scale : usual,
-            p.window};
+            p.window,
+            p.span};
   }
 
   void set_rotation(LayerPositions positions, LayerParameters& p) const {
@@ -360,7 +366,7 @@ class Model {
 
     s.normed2 = normed(s.middle, p.norm2, p.norm2_bias);
     if (p.has_experts) {
-      Matrix output = experts(m_, p.experts, s.normed2, rows);
+      Matrix output = experts(m_, p.experts, s.normed2, rows, load_);
       for (size_t i = 0; i < output.size(); ++i) output[i] += s.middle[i];
       values_.push_back(std::move(s));
       return output;
@@ -438,7 +444,7 @@ class Model {
     Matrix dmiddle = doutput;  // the residual path; the MLP's share is added below
     Matrix dnormed2(s.normed2.size());
     if (p.has_experts) {
-      experts_backward(m_, p.experts, s.normed2, doutput, dnormed2, rows);
+      experts_backward(m_, p.experts, s.normed2, doutput, auxiliary_, dnormed2, rows);
     } else {
       mlp_backward(p, s, doutput, dnormed2);
     }
@@ -479,6 +485,8 @@ class Model {
   std::vector<LayerParameters> layers_;
   std::vector<LayerValues> values_;
   Matrix last_, normed_, logits_;
+  Load load_;
+  Matrix auxiliary_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace longspan::reference {
 
 struct Result {
-  double loss = 0;                             // mean over S positions of the cross-entropy, nats
+  double loss = 0;  // mean over S positions of the cross-entropy, nats, and the auxiliary loss
   std::vector<std::vector<double>> gradients;  // one per ParameterUnit, in its layout
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/train/counter_random.h"
+#include "tests/reference/experts.h"
 #include "tests/reference/fp.h"
 #include "tests/reference/ops.h"
 
@@ -159,6 +160,30 @@ TEST_CASE("reference: gradients are those of the loss, layers in runs", "[refere
     m.runs = {{1, true, m.ffn, 1}, {1, false, 7, 1}, {1, true, 5, 0.5}, {1, false, m.ffn, 1}};
     check_gradients(m, 6);
   }
+}
+
+TEST_CASE("reference: gradients are those of the loss, experts", "[reference]") {
+  for (const double factor : {0.0, 3.0}) {
+    for (const Experts::Scores scores :
+         {Experts::Scores::softmax, Experts::Scores::softmax_of_chosen}) {
+      ModelSpec m = llama();
+      m.name = "with experts";
+      m.layers = 3;
+      m.experts = Experts{.count = 4, .active = 2, .ffn = 5, .scores = scores};
+      m.experts->normalised = factor == 0;
+      m.experts->auxiliary_loss = factor;
+      m.runs = {{1, true, m.ffn, 1, 0, true}, {1, true, m.ffn, 1}, {1, true, m.ffn, 1, 0, true}};
+      check_gradients(m, 5);
+    }
+  }
+}
+
+TEST_CASE("reference: an even load costs the number of active experts", "[reference]") {
+  const Experts e{.count = 4, .active = 2, .auxiliary_loss = 0.5};
+  const Load even{{6, 6, 6, 6}, {3, 3, 3, 3}, 12};
+  CHECK(auxiliary_loss(e, even) == Approx(0.5 * 2));
+  const Load uneven{{12, 12, 0, 0}, {6, 4, 1, 1}, 12};
+  CHECK(auxiliary_loss(e, uneven) == Approx(0.5 * 4 * 10 / 12.0));
 }
 
 TEST_CASE("reference: uniform logits cost ln V", "[reference]") {

@@ -18,6 +18,7 @@ SIZES = dict(
     max_position_embeddings=160,
     rms_norm_eps=1e-5,
 )
+BALANCED = dict(output_router_logits=True, router_aux_loss_coef=0.5)
 GPT2_SIZES = dict(vocab_size=199, n_embd=48, n_layer=2, n_head=4, n_positions=160)
 LLAMA3 = dict(
     rope_type="llama3",
@@ -113,6 +114,30 @@ TRAINED = {
     "gpt_oss": (
         "gpt_oss",
         dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=7),
+    ),
+    "mixtral balanced": (
+        "mixtral",
+        dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **BALANCED),
+    ),
+    "qwen3_moe balanced": (
+        "qwen3_moe",
+        dict(
+            num_hidden_layers=3,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            head_dim=16,
+            mlp_only_layers=[1],
+            **BALANCED,
+        ),
+    ),
+    "olmoe balanced": (
+        "olmoe",
+        dict(pad_token_id=None, num_experts=4, num_experts_per_tok=2, **BALANCED),
+    ),
+    "gpt_oss balanced": (
+        "gpt_oss",
+        dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=7, **BALANCED),
     ),
     "gemma3": (
         "gemma3_text",

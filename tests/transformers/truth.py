@@ -61,11 +61,17 @@ def load(folder):
 
 
 def loss_of(model, window):
-    """The mean over the labels of one window; windows share the token at their boundary."""
+    """The mean over the labels of one window; windows share the token at their boundary.
+
+    With the auxiliary loss of experts, if the folder asks for it."""
     first = window % WINDOWS * SEQUENCE
     tokens = torch.from_numpy(TOKENS[first : first + SEQUENCE + 1])
-    logits = model(input_ids=tokens[None, :-1], use_cache=False).logits[0]
-    return torch.nn.functional.cross_entropy(logits, tokens[1:])
+    output = model(input_ids=tokens[None, :-1], use_cache=False)
+    loss = torch.nn.functional.cross_entropy(output.logits[0], tokens[1:])
+    auxiliary = getattr(output, "aux_loss", None)
+    if auxiliary is None:
+        return loss
+    return loss + model.config.router_aux_loss_coef * auxiliary
 
 
 def rate(step):

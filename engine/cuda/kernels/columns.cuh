@@ -9,10 +9,10 @@
 namespace longspan::cuda {
 
 /// sums[j] += the sum over i in [0, n) of value(i, j), for j in [0, width). `partial` is
-/// `partial_bytes` of scratch. REQUIRES: they hold width floats.
-template <class Value>
+/// `partial_bytes` of scratch. `sums` are float or double. REQUIRES: the scratch holds width floats.
+template <class Value, class Sum>
 void add_column_sums(const Queue& queue, int64_t n, int64_t width, std::byte* partial,
-                     int64_t partial_bytes, Value value, float* sums) {
+                     int64_t partial_bytes, Value value, Sum* sums) {
   constexpr int64_t kRows = 64;  // per thread; more if scratch is short
   const int64_t room = partial_bytes / (width * static_cast<int64_t>(sizeof(float)));
   const int64_t rows = std::max(kRows, ceil_div(n, room));
@@ -26,7 +26,7 @@ void add_column_sums(const Queue& queue, int64_t n, int64_t width, std::byte* pa
     parts[at] = sum;
   });
   for_each(queue, width, [=] LONGSPAN_BODY(int64_t j) {
-    float sum = 0;
+    Sum sum = 0;
     for (int64_t group = 0; group < groups; ++group) sum += parts[group * width + j];
     sums[j] += sum;
   });

@@ -111,8 +111,8 @@ void choose_experts(const Queue& queue, const RouterShape& shape, const T* bias,
   });
 }
 
-void choice_gradient(const Queue& queue, const RouterShape& shape, int64_t n,
-                     const Routes& routes) {
+void choice_gradient(const Queue& queue, const RouterShape& shape, int64_t n, const Routes& routes,
+                     const double* load) {
   const RouterShape r = shape;
   const Routes at = routes;
   for_each(queue, n, [=] LONGSPAN_BODY(int64_t t) {
@@ -132,13 +132,20 @@ void choice_gradient(const Queue& queue, const RouterShape& shape, int64_t n,
       d[j] = factor * (d[j] - mean);
       inner += d[j] * s[chosen[j]];
     }
+    float pull = 0;  // the same of those of the auxiliary loss
+    for (int64_t i = 0; load != nullptr && i < r.experts; ++i) {
+      pull += static_cast<float>(load[i]) * s[i];
+    }
+    const auto balance = [&](int64_t i) {
+      return load != nullptr ? static_cast<float>(load[i]) - pull : 0.0F;
+    };
     for (int64_t j = 0; j < r.active; ++j) {
       const float score = s[chosen[j]];
-      d[j] = r.sigmoid ? d[j] * score * (1 - score) : score * (d[j] - inner);
+      d[j] = r.sigmoid ? d[j] * score * (1 - score) : score * (d[j] - inner + balance(chosen[j]));
     }
     // With normalised weights the others have none.
     const float others = r.sigmoid || r.normalised ? 0 : -inner;
-    for (int64_t i = 0; i < r.experts; ++i) s[i] *= others;
+    for (int64_t i = 0; i < r.experts; ++i) s[i] *= others + balance(i);
     for (int64_t j = 0; j < r.active; ++j) s[chosen[j]] = d[j];
   });
 }
@@ -182,6 +189,30 @@ void order_rows(const Queue& queue, int64_t experts, int64_t slots, const Routes
     }
   });
   for_each(queue, experts + 1, [=] LONGSPAN_BODY(int64_t i) { first[i] = firsts[i]; });
+}
+
+void count_load(const Queue& queue, int64_t experts, int64_t n, const Routes& routes,
+                const int32_t* first, double* load) {
+  const float* scores = routes.scores;
+  for_each(queue, experts, [=] LONGSPAN_BODY(int64_t e) { load[e] += first[e + 1] - first[e]; });
+  add_column_sums(
+      queue, n, experts, queue.scratch, kScratchBytes,
+      [=] LONGSPAN_BODY(int64_t t, int64_t e) { return scores[t * experts + e]; }, load + experts);
+}
+
+void balance_load(const Queue& queue, const BalanceTerms& terms, double* load, double* loss) {
+  const BalanceTerms of = terms;
+  for_each(queue, 1, [=] LONGSPAN_BODY(int64_t) {
+    double chosen = 0, sum = 0;
+    for (int64_t e = 0; e < of.experts; ++e) {
+      chosen += load[e];
+      sum += load[e] * load[of.experts + e];
+    }
+    const double tokens = chosen / static_cast<double>(of.active);
+    const double factor = of.weight * static_cast<double>(of.experts) / (tokens * tokens);
+    *loss += of.share * factor * sum;
+    for (int64_t e = 0; e < of.experts; ++e) load[e] *= factor;
+  });
 }
 
 template <class T>

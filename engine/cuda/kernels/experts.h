@@ -7,6 +7,7 @@
 
 #include "engine/cuda/element.h"
 #include "engine/cuda/queue.h"
+#include "engine/runtime/expert_load.h"
 #include "models/model_spec.h"
 
 namespace longspan::cuda {
@@ -40,8 +41,15 @@ struct RowWeights {
 template <class T>
 void choose_experts(const Queue&, const RouterShape&, const T* bias, const T* selection_bias,
                     int64_t n, const Routes&);
-/// Replaces scores[n,E] by the gradients of logits, from d_weights, which are overwritten.
-void choice_gradient(const Queue&, const RouterShape&, int64_t n, const Routes&);
+/// Replaces scores[n,E] by the gradients of logits, from d_weights, which are overwritten, and from
+/// those of all probabilities in `load`, unless it is null.
+void choice_gradient(const Queue&, const RouterShape&, int64_t n, const Routes&,
+                     const double* load = nullptr);
+/// Adds a tile's tokens, from order_rows()'s `first`, and its probabilities to Tensor::expert_load.
+void count_load(const Queue&, int64_t experts, int64_t n, const Routes&, const int32_t* first,
+                double* load);
+/// As cpu::balance_load().
+void balance_load(const Queue&, const BalanceTerms& terms, double* load, double* loss);
 
 /// Orders the rows by expert. first[E+1], in memory that device and host share, are the first rows
 /// of experts.

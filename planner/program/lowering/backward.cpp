@@ -34,8 +34,9 @@ void StepLowering::backward() {
   }
   if (slice_ > 0 || defers_weights_) {
     save_in_flight();
-  } else if (tokens_all_ >= 0) {
-    builder_.release(tokens_all_);
+  } else {
+    if (tokens_all_ >= 0) builder_.release(tokens_all_);
+    release_load();
   }
 }
 

@@ -5,6 +5,11 @@
 // ahead of the experts' products, and its results are added up one behind. The backward routes
 // again, and sends rows, their gradients and weights at once; the experts then compute their inner
 // activations again.
+//
+// The auxiliary loss needs the load of all layers, so its gradients are known once a microbatch has
+// passed them all.
+#include <utility>
+
 #include "planner/program/expert_tiles.h"
 #include "planner/program/lowering/lowering.h"
 
@@ -49,9 +54,10 @@ void StepLowering::send_to_experts(int layer, ExpertTile& t, BufferId h, BufferI
   t.weights = create(Tensor::routed_weights, back);
   OpShape op = shape_of_tile(OpKind::route, t);
   op.with_gradients = back;
-  builder_.compute(op, layer, t.index,
-                   {in(parameters(unit_of_layer(layer))), in(h), out(t.routing), out(t.rows),
-                    read(dx), written(gradients), written(t.weights)});
+  builder_.compute(
+      op, layer, t.index,
+      {in(parameters(unit_of_layer(layer))), in(h), out(t.routing), out(t.rows), read(dx),
+       written(gradients), written(t.weights), back ? Operand{} : counted_load(layer)});
   t.arrivals = create(Tensor::arrivals);
   t.received = create(Tensor::received);
   t.received_gradients = create(Tensor::received_gradients, back);
@@ -74,6 +80,26 @@ void StepLowering::collect_from_experts(int layer, const ExpertTile& t) {
   for (const BufferId id : {t.arrivals, t.received, t.received_weights}) {
     if (id >= 0) builder_.release_after_window(id);
   }
+}
+
+// The load is of a kind of layers with experts: of the others it has no bytes.
+void StepLowering::open_load() {
+  const int layer = layers_with_experts_.front();
+  expert_load_ = device(Tensor::expert_load, layer, 0);
+  builder_.compute(shape(OpKind::zero, Tensor::expert_load), layer, 0, {out(expert_load_)});
+}
+
+void StepLowering::close_load() {
+  const int layer = layers_with_experts_.front();
+  if (parallel_.stage_ranks() > parallel_.data) {
+    builder_.communicate(shape(OpKind::all_reduce, Tensor::expert_load), layer, 0,
+                         {inout(expert_load_)});
+  }
+  builder_.compute(shape(OpKind::balance), layer, 0, {inout(expert_load_), inout(program_.loss)});
+}
+
+void StepLowering::release_load() {
+  if (expert_load_ >= 0) builder_.release(std::exchange(expert_load_, -1));
 }
 
 void StepLowering::mlp_over_ranks(int layer, int block, BufferId y, BufferId next) {
@@ -138,7 +164,7 @@ BufferId StepLowering::mlp_gradient_over_ranks(int layer, int block, BufferId y,
     op.first = !shared;
     builder_.compute(op, layer, t.index,
                      {in(parameters(unit)), in(h), inout(t.routing), in(t.rows), in(t.weights),
-                      shared ? inout(dh) : out(dh), inout(gradients(unit))});
+                      shared ? inout(dh) : out(dh), inout(gradients(unit)), balanced_load(layer)});
     for (const BufferId id : {t.routing, t.rows, t.weights}) builder_.release(id);
   };
   in_tiles(layer, block, open, compute, close);

@@ -52,6 +52,7 @@ void StepLowering::begin_microbatch() {
     tokens_all_ = builder_.create(Tensor::tokens_all, Tier::host, -1, 0);
     builder_.compute(shape(OpKind::batch), -1, microbatch_, {out(tokens_all_)}, Stream::host);
   }
+  if (balances_load()) open_load();
 }
 
 void StepLowering::forward() {
@@ -70,8 +71,11 @@ void StepLowering::forward() {
     embedding();
   }
   saves_ = !again;
+  counts_load_ = balances_load();
   forward_layers();
   saves_ = true;
+  counts_load_ = false;
+  if (balances_load() && slice_ + 1 == slices_) close_load();
   if (!stage_->boundary.has_loss) {
     pass(Tensor::x);
   } else if (again) {
@@ -94,6 +98,7 @@ void StepLowering::end_forward() {
     builder_.release(log_probs_all_);
   }
   if (tokens_all_ >= 0) builder_.release(tokens_all_);
+  release_load();
 }
 
 void StepLowering::recompute() {

@@ -49,7 +49,7 @@ struct LayerForWeights {
 struct InFlight {
   int32_t stage = 0;
   int microbatch = 0;  // all its slices
-  BufferId tokens_all = -1, log_probs_all = -1;
+  BufferId tokens_all = -1, log_probs_all = -1, expert_load = -1;
   std::vector<Parked> gradient;
   std::vector<LayerSaved> saved;
   std::vector<LayerForWeights> for_weights;
@@ -496,6 +496,21 @@ class StepLowering {
   /// Routes the tile's rows of h and, if given, of the output's gradient, and sends them.
   void send_to_experts(int layer, ExpertTile& tile, BufferId h, BufferId dx);
   void collect_from_experts(int layer, const ExpertTile& tile);
+  /// Whether this program has experts with an auxiliary loss.
+  bool balances_load() const {
+    return has_auxiliary_loss(program_.model) && !layers_with_experts_.empty();
+  }
+  /// Begins the count of a microbatch's load, and ends it with the loss.
+  void open_load();
+  void close_load();
+  void release_load();
+  /// The load as an operand of a forward, which adds to it, and of a backward.
+  Operand counted_load(int layer) const {
+    return counts_load_ && has_experts(layer) ? Operand{expert_load_, true, true} : Operand{};
+  }
+  Operand balanced_load(int layer) const {
+    return balances_load() && has_experts(layer) ? Operand{expert_load_, true, false} : Operand{};
+  }
 
   // --- states.cpp
   void create_states();
@@ -731,6 +746,8 @@ class StepLowering {
   int microbatch_ = 0, slice_ = 0;
   std::span<const SharedAttention> shared_;
   BufferId tokens_all_ = -1, log_probs_all_ = -1;
+  BufferId expert_load_ = -1;                  // with an auxiliary loss
+  bool counts_load_ = false;                   // the current pass is the first of its tokens
   BufferId documents_ = -1;                    // on the device; -1: sequences have none
   std::vector<Parked> residual_;               // per block: x of the next layer
   std::vector<Parked> gradient_;               // per block: dx of the next layer in the backward

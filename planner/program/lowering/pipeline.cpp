@@ -130,7 +130,7 @@ const StageLayers& StepLowering::stage_of(const Action& action) const {
 }
 
 void StepLowering::save_in_flight() {
-  in_flight_.push_back({stage_->stage, microbatch_, tokens_all_, log_probs_all_,
+  in_flight_.push_back({stage_->stage, microbatch_, tokens_all_, log_probs_all_, expert_load_,
                         std::move(gradient_), std::move(saved_), std::move(for_weights_)});
 }
 
@@ -143,6 +143,7 @@ void StepLowering::restore_in_flight() {
   }
   tokens_all_ = it->tokens_all;
   log_probs_all_ = it->log_probs_all;
+  expert_load_ = it->expert_load;
   gradient_ = std::move(it->gradient);
   saved_ = std::move(it->saved);
   for_weights_ = std::move(it->for_weights);

@@ -167,7 +167,7 @@ void StepLowering::mlp(int layer, int block, BufferId y, BufferId next, BufferId
       device(saves ? Tensor::ws_mlp_forward_saving : Tensor::ws_mlp_forward, layer, block);
   builder_.compute(op, layer, block,
                    {in(weights), in(from), out(to), out(workspace), out(inner), experts(layer),
-                    adapters(layer, kMlp)});
+                    adapters(layer, kMlp), counted_load(layer)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   add_sum(layer, block, y, to, next, true);
@@ -203,7 +203,7 @@ void StepLowering::mlp_gradient(int layer, int block, BufferId y, BufferId dx, B
       op, layer, block,
       {in(parameters(unit)), in(from), inout(all), inout(gradients(unit)), out(workspace),
        saved ? inout(inner) : Operand{}, experts(layer), expert_gradients(layer),
-       adapters(layer, kMlp), adapter_gradients(layer, kMlp)});
+       adapters(layer, kMlp), adapter_gradients(layer, kMlp), balanced_load(layer)});
   builder_.release(workspace);
   if (!is_tensor_parallel()) return;
   builder_.release(from);

@@ -125,6 +125,7 @@ std::vector<NamedCase> exchanging_cases() {
         {small_glm(), {.data = 2, .tensor = 2, .expert = 2}}}) {
     ModelSpec spread = model_with_heads(model, 8, parallel.tensor > 1 ? 8 : 2);
     spread.experts->count = 8;
+    if (parallel.zero < 3) spread = balanced(spread);
     Strategy strategy = strategies(16)["kept"];
     strategy.mlp_inner = {Saved::recompute};
     strategy.mlp_tile = 12;
@@ -270,9 +271,21 @@ void check_exchanges(const Transport& transport, bool in_rank_order) {
 
     const double total = all_reduce_sum(comm, world, own[0]);
     const OnDevice<double> scalar(device, {own[0]});
-    ranks->all_reduce(world, scalar.data());
+    ranks->all_reduce(world, scalar.data(), 1);
     finish();
     good &= std::abs(scalar.read()[0] - total) <= (in_rank_order ? 0 : 1e-15 * total);
+    std::vector<double> doubles(600);  // more than are exchanged at once
+    for (size_t i = 0; i < doubles.size(); ++i)
+      doubles[i] = own[i % own.size()] + static_cast<double>(i);
+    const OnDevice<double> several(device, doubles);
+    all_reduce_sums(comm, world, doubles);
+    ranks->all_reduce(world, several.data(), std::ssize(doubles));
+    finish();
+    const std::vector<double> got_doubles = several.read();
+    for (size_t i = 0; i < doubles.size(); ++i) {
+      good &= std::abs(got_doubles[i] - doubles[i]) <=
+              (in_rank_order ? 0 : 1e-15 * std::abs(doubles[i]));
+    }
 
     // Two messages each way with both neighbours, of different sizes.
     const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
