@@ -165,7 +165,7 @@ TEST_CASE("nor does one of an odd model, with parts of its layers saved elsewher
     check_bound(testing::in_documents(testing::random_request(seed), seed), hw);
     StepRequest alike = testing::random_request(seed);
     alike.model.window = 0;
-    alike.model.span = alike.strategy.chunk_tokens >> seed % 4;
+    alike.model.span = testing::random_span(alike, seed);
     check_bound(alike, hw);
     check_bound(testing::balanced(testing::sliced_request(seed)), hw);
     check_bound(testing::forward_request(seed), hw);

@@ -249,14 +249,19 @@ StepRequest in_documents(StepRequest request, uint64_t seed) {
   return request;
 }
 
+int64_t random_span(const StepRequest& request, uint64_t seed) {
+  int64_t span = request.model.of_sequence(request.strategy.chunk_tokens);
+  for (uint64_t i = 0; i < seed % 4 && span % 2 == 0; ++i) span /= 2;
+  return span;
+}
+
 StepRequest in_spans(StepRequest request, uint64_t seed) {
   ModelSpec& m = request.model;
   m.layers = 5;
   whole(m);
-  const int64_t chunk = request.strategy.chunk_tokens;
   LayerRun apart{2, true, m.ffn, 1, 0, m.experts.has_value()}, all = apart;
   all.layers = 1;
-  apart.span = chunk >> seed % 4;
+  apart.span = random_span(request, seed);
   m.runs = {apart, all, apart};
   return request;
 }

@@ -31,6 +31,8 @@ StepRequest in_windows(StepRequest request, uint64_t seed);
 /// The request with sequences of documents, shorter than a chunk or longer.
 StepRequest in_documents(StepRequest request, uint64_t seed);
 
+/// A span that a chunk of the step is a multiple of.
+int64_t random_span(const StepRequest& request, uint64_t seed);
 /// The step with layers that attend within spans, parts of a chunk, around one that does not.
 StepRequest in_spans(StepRequest request, uint64_t seed);
 
