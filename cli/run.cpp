@@ -170,7 +170,7 @@ void check_purpose(const RunFlags& flags, const Plan& plan) {
   const TrainingConfig usual;
   for (const auto& [flag, given] :
        {std::pair("--lr", asked.learning_rate != usual.learning_rate),
-        {"--min-lr", asked.min_learning_rate != usual.min_learning_rate},
+        {"--min-lr", flags.min_learning_rate >= 0},
         {"--warmup", asked.warmup_steps != usual.warmup_steps},
         {"--weight-decay", asked.weight_decay != usual.weight_decay},
         {"--clip", asked.clip_norm != usual.clip_norm}}) {
