@@ -168,12 +168,11 @@ void check_purpose(const RunFlags& flags, const Plan& plan) {
   }
   const TrainingConfig& asked = flags.training;
   const TrainingConfig usual;
-  for (const auto& [flag, given] :
-       {std::pair("--lr", asked.learning_rate != usual.learning_rate),
-        {"--min-lr", flags.min_learning_rate >= 0},
-        {"--warmup", asked.warmup_steps != usual.warmup_steps},
-        {"--weight-decay", asked.weight_decay != usual.weight_decay},
-        {"--clip", asked.clip_norm != usual.clip_norm}}) {
+  for (const auto& [flag, given] : {std::pair("--lr", asked.learning_rate != usual.learning_rate),
+                                    {"--min-lr", flags.min_learning_rate >= 0},
+                                    {"--warmup", asked.warmup_steps != usual.warmup_steps},
+                                    {"--weight-decay", asked.weight_decay != usual.weight_decay},
+                                    {"--clip", asked.clip_norm != usual.clip_norm}}) {
     if (given) throw bad_input("{}: a forward alone has no optimizer; leave it out", flag);
   }
 }

@@ -326,7 +326,7 @@ TEST_CASE("max-seq uses all devices of a machine, or as many as it is told to") 
     check_refused(longspan(command), 2, words);
   };
   refused({"--gpus", "9"}, {"8xh100-80g has 8 devices", "expected 1 to 8"});
-  refused({"--ulysses", "8"}, {"8 ranks", "ulysses 8", "4 heads"});
+  refused({"--ulysses", "8"}, {"--ulysses 8", "does not divide the 4 heads"});
   refused({"--zero", "4"}, {"--zero"});
 }
 

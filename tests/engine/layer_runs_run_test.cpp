@@ -64,6 +64,7 @@ TEST_CASE("runs of layers in random plans give the numbers of the reference", "[
   const auto seeds = static_cast<uint64_t>(cases(24, 80));
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     StepCase step = random_case(seed);
+    step.model.micro_batch = 1;
     const ModelSpec uniform = step.model;
     step.model = in_runs(uniform, static_cast<int64_t>(seed) % kLayerVariants);
     if (!divides_shares(step.model, step.strategy, step.sequence)) {

@@ -120,7 +120,7 @@ TEST_CASE("what cannot be expressed comes back with its reason") {
   CHECK(reason([](auto& c) { c.degrees.expert = 2; }) == "mixture of experts");
   CHECK(reason([](auto& c) { c.microbatch = 2; }) == "several sequences in a microbatch");
   CHECK(reason([](auto& c) { c.microbatch.reset(); }) == "microbatch size not published");
-  CHECK(reason([](auto& c) { c.precision = "fp8"; }) == "precision fp8");
+  CHECK(reason([](auto& c) { c.precision = "fp32"; }) == "precision fp32");
   CHECK(reason([](auto& c) { c.flash_attention = false; }) == "attention that stores its scores");
   CHECK(reason([](auto& c) { c.recompute = Recompute::selective; }) == "selective recomputation");
   CHECK(reason([](auto& c) { c.hardware = "h101"; }) == "hardware h101");

@@ -163,7 +163,8 @@ TEST_CASE("ranks with devices measure what is between them, and what their trans
     CHECK(other == (one_node ? before.cluster_fabric : before.node_fabric));
     const auto taken = static_cast<int64_t>(hw.device.overhead.at("nccl").value);
     CHECK(taken >= kTaken);
-    CHECK(taken <= kTaken + 4096);  // what local ranks themselves use
+    // Local ranks themselves have room for the sums of 256 doubles, and a little more.
+    CHECK(taken <= kTaken + 4096 + kRanks * 256 * 8);
     CHECK(overhead_bytes(hw) == overhead_bytes(before) + taken);
     CHECK(capacities(hw)[0] == capacities(before)[0]);  // as requested
     CHECK(hw.devices_per_node == std::max<int64_t>(before.devices_per_node, ranks_here));

@@ -42,6 +42,7 @@ TEST_CASE("runs of layers give the numbers of the reference on the device", "[cu
   const auto device = open_host_device();
   for (uint64_t seed = 301; seed <= 316; ++seed) {
     StepCase step = cuda_case(seed, *device);
+    step.model.micro_batch = 1;
     const ModelSpec uniform = step.model;
     step.model = in_runs(uniform, static_cast<int64_t>(seed) % kLayerVariants);
     if (!divides_shares(step.model, step.strategy, step.sequence)) {
