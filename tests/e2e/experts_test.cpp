@@ -110,7 +110,7 @@ TEST_CASE("what experts on several ranks cannot be is refused in one line") {
         2, texts);
   };
   const std::string model = experts_model(folder);
-  refused("tiny-llama", {"--expert", "2"}, {"expert 2", "tiny-llama"});
+  refused("tiny-llama", {"--expert", "2"}, {"--expert", "tiny-llama has no experts"});
   refused(model, {"--expert", "3"}, {"expert 3"});
   refused(model, {"--expert-capacity", "0.5"}, {"--expert-capacity", "worst or a factor"});
   refused(model, {"--expert-imbalance", "worst"}, {"--expert-imbalance", "a factor from 1"});

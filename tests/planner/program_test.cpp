@@ -13,6 +13,7 @@
 #include "planner/program/op_table.h"
 #include "planner/program/workspace.h"
 #include "planner/strategy/presets.h"
+#include "planner/strategy/product_format.h"
 #include "tests/planner/random_strategy.h"
 
 namespace longspan::testing {
@@ -172,6 +173,7 @@ TEST_CASE("random strategies lower to legal programs for every rank of a tensor 
     s.parallel = {.data = data, .zero = static_cast<int64_t>(seed % 4), .tensor = tensor};
     s.parallel.overlap = seed % 5 != 0;
     if (s.parallel.shards() > 1 && s.parallel.zero < 3) s.parameters = Tier::device;
+    if (odd_width(s, request.model)) s.products = ProductFormat::dtype;
     const Program first = build_program(request);
     const Layout layout = lay_out(first);
     check_lifetimes(first);
@@ -225,6 +227,7 @@ TEST_CASE("groups of heads lower to legal programs on any number of ranks", "[pr
     // Parameters on the host are whole on every rank, or shards to gather.
     const int64_t zero = s.parameters == Tier::host ? 3 * (seed % 2) : seed % 4;
     s.parallel = {1 + static_cast<int64_t>(seed % 2), 1, ulysses, zero, seed % 3 > 0};
+    if (odd_width(s, request.model)) s.products = ProductFormat::dtype;
     INFO("seed " << seed << ", " << describe(s.parallel) << ", " << s.head_groups << " groups of "
                  << request.model.kv_heads << " K,V heads");
     const Program program = build_program(request);
