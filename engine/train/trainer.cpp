@@ -311,6 +311,11 @@ std::optional<std::string> Trainer::device_warning() const {
     return "attention of packed documents runs the project's own kernels, slower than the plan "
            "predicts by orders of magnitude";
   }
+  const Lengths lengths = lengths_of(state_->plan.strategy, state_->plan.tokens());
+  if (state_->plan.model.micro_batch > 1 && lengths.chunks() > 1) {
+    return "attention of several sequences in chunks runs the project's own kernels, slower than "
+           "the plan predicts by orders of magnitude; a chunk of the whole microbatch does not";
+  }
   if (device->facts().has_fused_attention) return std::nullopt;
   return "cuDNN is not found, so attention runs the project's own kernels, slower than the plan "
          "predicts by orders of magnitude; install cuDNN 9, or set LD_LIBRARY_PATH";
