@@ -373,7 +373,7 @@ const KnobRow* first_out_of_range(const Strategy& s) {
   const size_t first = first_not([&]<size_t i>() {
     constexpr const KnobRow& row = kRows[i];
     if (!row.takes(row.at.get(s))) return false;
-    if constexpr (row.at.fraction != nullptr) {
+    if (row.at.fraction != nullptr) {
       const double fraction = row.at.fraction->get(s);
       return fraction > 0 && fraction <= 1;
     }
