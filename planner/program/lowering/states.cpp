@@ -199,9 +199,9 @@ bool StepLowering::is_trained(int unit) const {
 }
 
 Tier StepLowering::optimizer_tier(int unit) const {
-  const int layer = layer_of_unit(unit);
+  const bool is_end = unit == embedding_unit() || unit == head_unit();
   const PlaceInKind place =
-      layer < 0 ? PlaceInKind{} : places_in_kinds_[static_cast<size_t>(layer)];
+      is_end ? PlaceInKind{} : places_in_kinds_[static_cast<size_t>(layer_of_unit(unit))];
   return longspan::optimizer_tier(s_, kind_of_unit(unit), place.before, place.all);
 }
 
