@@ -129,7 +129,7 @@ Comparison compare(const CompareFlags& flags, const Plan& plan) {
     compare_pipeline(plan, result);
   } else {
     const Simulated s = simulate_plan(plan);
-    result.predicted = s.prediction;
+    result.predicted = prediction_of(plan, s);
     result.predicted_overlap_seconds = overlapped_copy_seconds(s.program, s.timeline);
     result.kinds = compare_kinds(s.program, s.timeline, result.measured);
   }

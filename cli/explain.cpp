@@ -319,7 +319,7 @@ Json document_of(const Plan& plan, const Simulated& s) {
                      {"tensors", std::move(tensors)}});
   }
   Json document = plan_summary_json(plan);
-  document["predicted"] = forecast_json(plan.hardware, s.prediction);
+  document["predicted"] = forecast_json(plan.hardware, prediction_of(plan, s));
   document["capacity"] = tiers_json(capacities(plan.hardware));
   document["op_kinds"] = std::move(kinds);
   document["streams"] = std::move(streams);
@@ -412,7 +412,7 @@ int run(const Plan& plan, bool all, bool json) {
   }
   say("{}\n", bold(headline(plan)));
   print_knobs(plan);
-  print_prediction(plan, simulated.prediction);
+  print_prediction(plan, prediction_of(plan, simulated));
   print_time(simulated);
   print_memory(plan, simulated);
   print_experts(plan, simulated);

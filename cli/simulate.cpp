@@ -103,7 +103,7 @@ int run(const SimulateFlags& flags, bool json) {
       busy[std::string(name_of(static_cast<Stream>(stream)))] = s.timeline.busy_seconds[stream];
     }
     Json document = plan_summary_json(plan);
-    document["predicted"] = forecast_json(plan.hardware, s.prediction);
+    document["predicted"] = forecast_json(plan.hardware, prediction_of(plan, s));
     document["ops"] = s.program.ops.size();
     document["buffers"] = s.program.buffers.size();
     document["busy_seconds"] = std::move(busy);
@@ -113,7 +113,7 @@ int run(const SimulateFlags& flags, bool json) {
     return 0;
   }
   say("{}\n", bold(headline(plan)));
-  print_prediction(plan, s.prediction);
+  print_prediction(plan, prediction_of(plan, s));
   say("  {:<16}{} ops over {} buffers\n", "program", s.program.ops.size(),
       s.program.buffers.size());
   for (int stream = 0; stream < kStreamCount; ++stream) {

@@ -21,9 +21,12 @@ Simulated simulate_plan(const Plan& plan) {
   const CostModel cost(plan.hardware, plan.dtype);
   result.timeline = simulate(result.program, result.layout, cost.durations(result.program),
                              cost.interference(), true);
-  result.prediction = prediction_of(plan, result.timeline.step_seconds,
-                                    peak_of_mesh(step_request(plan), result.layout.arena_bytes));
   return result;
+}
+
+Prediction prediction_of(const Plan& plan, const Simulated& s) {
+  return prediction_of(plan, s.timeline.step_seconds,
+                       peak_of_mesh(step_request(plan), s.layout.arena_bytes));
 }
 
 namespace {

@@ -17,10 +17,11 @@ struct Simulated {
   Program program;
   Layout layout;
   Timeline timeline;  // with spans
-  Prediction prediction;
 };
 /// REQUIRES: is_listable(plan).
 Simulated simulate_plan(const Plan& plan);
+/// The prediction of that step, with the memory of the rank that needs most of each tier.
+Prediction prediction_of(const Plan& plan, const Simulated& simulated);
 
 struct KindTime {
   OpKind kind;

@@ -216,5 +216,16 @@ TEST_CASE("export writes a plan and says what cannot be said") {
                 {"plan.yaml"});
 }
 
+TEST_CASE("export names what is trained otherwise in a plan") {
+  const TemporaryFolder folder;
+  const std::string plan = (folder.path() / "plan.yaml").string();
+  REQUIRE(longspan({"plan", "--model", "llama-3.2-1b", "--hw", "h100-80g", "--seq", "8K", "--lora",
+                    "16", "--nf4", "--strategy", "checkpoint", "-o", plan})
+              .status == 0);
+  const std::string run = (folder.path() / "run").string();
+  REQUIRE(longspan({"export", plan, "--to", "trl", "-o", run}).status == 0);
+  CHECK_THAT(read_text(run + "/README.md"), Contains("adapters") && Contains("nf4"));
+}
+
 }  // namespace
 }  // namespace longspan::e2e

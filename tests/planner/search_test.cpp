@@ -4,9 +4,11 @@
 
 #include "base/error.h"
 #include "hwprofiles/catalog.h"
+#include "models/adapters.h"
 #include "models/catalog.h"
 #include "planner/evaluate/evaluate.h"
 #include "planner/evaluate/sampled_simulation.h"
+#include "planner/explain/analysis.h"
 #include "planner/search/search.h"
 #include "planner/strategy/presets.h"
 #include "tests/planner/corner_strategies.h"
@@ -248,6 +250,63 @@ TEST_CASE("a search that ends early is compared with a good plan of the other ki
   CHECK(seconds_per_sequence(early.best) <= seconds_per_sequence(*early.alternative));
   CHECK(seconds_per_sequence(*early.alternative) <=
         1.01 * seconds_per_sequence(*whole.alternative));
+}
+
+TEST_CASE("weights in 4 bits are searched on several devices, without ZeRO 3") {
+  ModelSpec model = load_model("llama-3.2-1b");
+  Adapters adapters{16, 32};
+  adapters.on.fill(true);
+  model = with_adapters(model, adapters);
+  model.nf4 = true;
+  const HardwareProfile hw = load_hardware("2xh100-80g");
+  SearchOptions options;
+  options.gap = 0.3;
+  omit_front(options);
+  const Plan plan = search(model, hw, 8192, options).best;
+  CHECK(plan.strategy.parallel.ranks() == 2);
+  CHECK(plan.strategy.parallel.zero < 3);
+  CHECK(plan_preset(model, hw, "checkpoint", 8192, options).strategy.parallel.zero < 3);
+  options.parallel.zero = 3;
+  CHECK_THROWS_WITH(search(model, hw, 8192, options),
+                    Catch::Contains("--zero 3") && Catch::Contains("4 bits"));
+}
+
+TEST_CASE("a preset of layers of several kinds that fits has a time, and max-seq reaches it") {
+  // Sums of the kinds' live bytes exceed what is laid out.
+  const ModelSpec model = load_model("gemma-3-27b");
+  const HardwareProfile hw = load_hardware("4xh200-141g");
+  const Plan plan = plan_preset(model, hw, "checkpoint", 32768, {});
+  CHECK(plan.predicted.step_seconds > 0);
+  CHECK(plan.predicted.peak_bytes[0] <= capacities(hw)[0]);
+  MaxSequenceOptions options;
+  CHECK(max_sequence(model, hw, "checkpoint", options).sequence >= 32768);
+}
+
+TEST_CASE("the simulation of a ring's plan has the memory of its fullest rank") {
+  const Plan plan =
+      plan_preset(load_model("mistral-7b-v0.1"), load_hardware("8xb200"), "ring", 65536, {});
+  const Simulated simulated = simulate_plan(plan);
+  CHECK(prediction_of(plan, simulated).peak_bytes == plan.predicted.peak_bytes);
+  CHECK(simulated.layout.arena_bytes[0] < plan.predicted.peak_bytes[0]);  // the first is another
+}
+
+TEST_CASE("a fixed degree that the model excludes is named, with the reason") {
+  const auto refusal = [](const char* name, const char* hw, auto set) {
+    SearchOptions options;
+    set(options.parallel);
+    try {
+      search(load_model(name), load_hardware(hw), 8192, options);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK_THAT(refusal("llama-3.2-1b", "2xh100-80g", [](auto& p) { p.expert = 2; }),
+             Catch::Contains("--expert") && Catch::Contains("no experts"));
+  CHECK_THAT(refusal("mixtral-8x7b", "3xh100-80g", [](auto& p) { p.expert = 3; }),
+             Catch::Contains("--expert 3") && Catch::Contains("8 experts"));
+  CHECK_THAT(refusal("gpt-oss-20b", "2xh100-80g", [](auto& p) { p.tensor = 2; }),
+             Catch::Contains("--tensor 2") && Catch::Contains("biases"));
 }
 
 TEST_CASE("what does not fit is refused with the shortfall") {
