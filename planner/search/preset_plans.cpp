@@ -83,19 +83,10 @@ std::optional<Candidate> PresetPlans::candidate(const Way& way, int64_t sequence
                         : way.chunk_tokens > 0 ? way.chunk_tokens
                                                : options_.chunk_tokens;
   c.strategy = make_preset(preset_, model_, sequence, chunk, layout_);
-  c.strategy.deterministic = options_.deterministic;
-  c.strategy.moments = options_.moments;
-  c.strategy.products = options_.products;
-  c.strategy.early_update = options_.early_update;
   c.strategy.parameters = way.placement.parameters;
   c.strategy.gradients = way.placement.gradients;
   c.strategy.optimizer = way.placement.optimizer;
-  c.strategy.masters = options_.masters;
-  if (options_.optimizer) {
-    c.strategy.optimizer = options_.optimizer->tier;
-    c.strategy.optimizer_fraction = options_.optimizer->fraction;
-  }
-  if (options_.forward_only) c.strategy = for_forward(std::move(c.strategy));
+  fix_knobs(options_, c.strategy);
   if (sequence > options_.most_tokens) return std::nullopt;
   if (!is_valid(c.strategy, model_, sequence)) return std::nullopt;
   // A free chunk must give a moderate program.

@@ -401,6 +401,11 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
     s.layer_input.where = Saved::recompute;
   }
   s.prefetch_depth = kPrefetchDepth;
+  fix_knobs(options, s);
+  return c;
+}
+
+void fix_knobs(const SpaceOptions& options, Strategy& s) {
   s.deterministic = options.deterministic;
   s.moments = options.moments;
   s.masters = options.masters;
@@ -411,7 +416,6 @@ std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
   s.products = options.products;
   s.early_update = options.early_update;
   if (options.forward_only) s = for_forward(std::move(s));
-  return c;
 }
 
 FrameShape shape_of(const Candidate& c, const SpaceOptions& options) {

@@ -105,6 +105,9 @@ std::vector<FrameShape> shapes_of(const ModelSpec& model, const RankLayout& layo
 std::optional<Candidate> frame_of(const FrameShape& shape, int64_t sequence,
                                   const SpaceOptions& options);
 
+/// Sets the knobs that a question fixes in all its plans.
+void fix_knobs(const SpaceOptions& options, Strategy& strategy);
+
 /// The shape of a candidate's frame.
 FrameShape shape_of(const Candidate& c, const SpaceOptions& options);
 
