@@ -98,18 +98,15 @@ void check_degrees(const ModelSpec& model, const ParallelChoice& choice) {
       if (given) throw bad_input("{}: {} has no experts; leave it out", flag, model.name);
     }
   }
-  if (choice.zero.value_or(0) > most_zero(model)) {
-    throw bad_input(
-        "--zero {}: the weights of {} are in 4 bits, whole on every rank; use {} or less",
-        *choice.zero, model.name, most_zero(model));
-  }
   for (const auto& [flag, fixed, degree] :
        {std::tuple{"--tensor", choice.tensor, &ParallelLayout::tensor},
         std::tuple{"--ulysses", choice.ulysses, &ParallelLayout::ulysses},
+        std::tuple{"--zero", choice.zero, &ParallelLayout::zero},
         std::tuple{"--expert", choice.expert, &ParallelLayout::expert}}) {
     if (!fixed || *fixed == 1) continue;
     ParallelLayout alone;
     alone.*degree = *fixed;
+    if (degree == &ParallelLayout::zero) alone.data = 2;
     if (degree == &ParallelLayout::expert) {
       alone.data = *fixed;
       alone.expert_capacity = choice.expert_capacity;
