@@ -9,6 +9,7 @@
 #include "base/quantities.h"
 #include "base/units.h"
 #include "cli/document_lengths.h"
+#include "planner/strategy/product_format.h"
 
 namespace longspan::cli {
 namespace {
@@ -116,9 +117,7 @@ void QuestionFlags::load(QuestionOptions& options) const {
                                             : MomentFormat::float32;
   options.masters = masters == "bfloat16" ? MasterFormat::bfloat16 : MasterFormat::float32;
   if (!optimizer.empty()) options.optimizer = parse_placement(optimizer);
-  const auto format = std::find(std::begin(kProductFormatNames), std::end(kProductFormatNames),
-                                std::string_view(products));
-  options.products = static_cast<ProductFormat>(format - std::begin(kProductFormatNames));
+  options.products = *product_format_named(products);  // one_of() admits no other
   options.early_update = early_update;
   options.forward_only = forward_only;
   options.extend_positions = extend_positions;

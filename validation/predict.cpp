@@ -17,6 +17,7 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/plan/plan.h"
 #include "planner/strategy/presets.h"
+#include "planner/strategy/product_format.h"
 #include "validation/measure.h"
 
 namespace longspan {
@@ -65,11 +66,7 @@ Tier tier_of(const std::vector<double>& shares) {
 
 // The format of products by a case's precision; that of activations for one of 16 bits.
 ProductFormat products_of(const std::string& precision) {
-  for (const ProductFormat format :
-       {ProductFormat::fp8, ProductFormat::mxfp8, ProductFormat::nvfp4}) {
-    if (name_of(format) == precision) return format;
-  }
-  return ProductFormat::dtype;
+  return product_format_named(precision).value_or(ProductFormat::dtype);
 }
 
 Strategy strategy_of(const PublishedCase& c, const ModelSpec& model, int64_t sequence) {

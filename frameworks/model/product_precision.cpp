@@ -1,8 +1,5 @@
 #include "frameworks/model/product_precision.h"
 
-#include <algorithm>
-#include <string_view>
-
 #include "base/error.h"
 #include "planner/cost/product_speed.h"
 
@@ -14,12 +11,9 @@ ProductPrecision product_precision(const std::string& precision, const HardwareP
   if (precision == "fp32") {
     return {hw.device.peak_flops_float32.value / hw.device.peak_flops_bfloat16.value, 0, 0};
   }
-  const auto format = std::find(std::begin(kProductFormatNames), std::end(kProductFormatNames),
-                                std::string_view(precision));
-  if (format == std::end(kProductFormatNames)) return {};
-  const double faster =
-      product_speed(hw.device, static_cast<ProductFormat>(format - std::begin(kProductFormatNames)),
-                    stack.low_precision_rate.value);
+  const std::optional<ProductFormat> format = product_format_named(precision);
+  if (!format) return {};
+  const double faster = product_speed(hw.device, *format, stack.low_precision_rate.value);
   if (faster <= 0) {
     throw bad_input("{} has no peak_flops_{}, which precision {} needs", hw.device.name,
                     precision == "nvfp4" ? "float4" : "float8", precision);

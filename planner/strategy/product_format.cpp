@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -36,6 +37,13 @@ constexpr std::array<ProductFormatRow, std::size(kProductFormatNames)> kFormats 
 
 const ProductFormatRow& format_row(ProductFormat format) {
   return kFormats[static_cast<int>(format)];
+}
+
+std::optional<ProductFormat> product_format_named(std::string_view name) {
+  const auto format =
+      std::find(std::begin(kProductFormatNames), std::end(kProductFormatNames), name);
+  if (format == std::end(kProductFormatNames)) return std::nullopt;
+  return static_cast<ProductFormat>(format - std::begin(kProductFormatNames));
 }
 
 int64_t copy_bytes(ProductFormat format, int64_t elements, bool of_weights) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "planner/strategy/strategy.h"
 
@@ -30,6 +31,8 @@ struct ProductFormatRow {
   int64_t first_capability = 0;  // compute capability of the first GPUs with such products
 };
 const ProductFormatRow& format_row(ProductFormat format);
+/// The format of a name in kProductFormatNames; none for another text.
+std::optional<ProductFormat> product_format_named(std::string_view name);
 
 /// The bytes of a quantized copy of `elements`, a multiple of the format's blocks, without padding
 /// of its scales.
