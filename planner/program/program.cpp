@@ -79,13 +79,11 @@ int64_t first_of_run(const Program& p, int64_t run) {
 }  // namespace
 
 TokenPositions own_tokens(const Program& p, int kind, int64_t chunk) {
-  const int64_t own = p.lengths.own_chunk(), before = p.place.ulysses * own;
   const int64_t of_sequence = p.model.of_sequence(p.lengths.chunk);
-  const int64_t first = chunk_of_all(p, chunk) * of_sequence;
-  if (p.model.micro_batch == 1) return {first + before, own, p.lengths_of(kind).own_chunk()};
-  TokenPositions tokens(first);
-  tokens.row0 = before;
-  tokens.period = of_sequence;
+  const int64_t rows = p.lengths_of(kind).own_chunk();
+  TokenPositions tokens(chunk_of_all(p, chunk) * of_sequence, p.lengths.own_chunk(), rows);
+  tokens.row0 = p.place.ulysses * rows;
+  if (p.model.micro_batch > 1) tokens.period = of_sequence;
   return tokens;
 }
 
