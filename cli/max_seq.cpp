@@ -196,14 +196,10 @@ int run(const MaxSeqFlags& flags, bool json) {
     if (const char* given = flags.training.given()) {
       throw bad_input("{}: about plans of Longspan's engine; leave it out with --on", given);
     }
-    if (flags.question.products != "dtype") {
-      throw bad_input("--products: of Longspan's engine; leave it out with --on");
-    }
-    if (!flags.question.documents.empty()) {
-      throw bad_input("--documents: of Longspan's engine; leave it out with --on");
-    }
-    if (flags.question.micro_batch > 1) {
-      throw bad_input("--micro-batch: of Longspan's engine; leave it out with --on");
+    for (const auto& [flag, given] : {std::pair("--products", flags.question.products != "dtype"),
+                                      {"--documents", !flags.question.documents.empty()},
+                                      {"--micro-batch", flags.question.micro_batch > 1}}) {
+      if (given) throw bad_input("{}: of Longspan's engine; leave it out with --on", flag);
     }
     if (!flags.output.empty() || flags.strategy != "all") {
       throw bad_input("--{}: a plan of Longspan's engine; leave it out with --on",

@@ -91,10 +91,10 @@ void check_chunk(const PlanFlags& flags, const ModelSpec& model, int64_t chunk, 
   if (chunk == 0) return;
   Strategy probe;
   probe.chunk_tokens = probe.block_tokens = chunk;
-  validate(probe, model, sequence * model.micro_batch, "--chunk");
+  const int64_t tokens = sequence * model.micro_batch;
+  validate(probe, model, tokens, "--chunk");
   if (flags.strategy == "auto" || is_chunked_preset(flags.strategy)) return;
-  make_preset(flags.strategy, model,
-              sequence * model.micro_batch);  // the message for an unknown name takes precedence
+  make_preset(flags.strategy, model, tokens);  // the message for an unknown name takes precedence
   throw bad_input("--chunk: strategy {} does not chunk attention; leave --chunk out",
                   flags.strategy);
 }

@@ -17,15 +17,17 @@ ExpertTiles expert_tiles(const Strategy& s, const Lengths& lengths) {
 
 namespace {
 
-constexpr std::string_view what = "rows of experts";
+constexpr std::string_view kRowsOfExperts = "rows of experts";
 
 int64_t most_rows_of(const Experts& e, const Strategy& s, const Lengths& lengths, int64_t tokens) {
   const int64_t on_one_rank = std::min(e.active, e.count / lengths.expert);
-  const int64_t worst = checked_mul(checked_mul(tokens, lengths.expert, what), on_one_rank, what);
+  const int64_t worst =
+      checked_mul(checked_mul(tokens, lengths.expert, kRowsOfExperts), on_one_rank, kRowsOfExperts);
   const int64_t percent = s.parallel.expert_capacity;
   if (percent == 0) return worst;
-  return std::min(worst,
-                  ceil_div(checked_mul(checked_mul(tokens, e.active, what), percent, what), 100));
+  return std::min(worst, ceil_div(checked_mul(checked_mul(tokens, e.active, kRowsOfExperts),
+                                              percent, kRowsOfExperts),
+                                  100));
 }
 
 }  // namespace
@@ -35,7 +37,9 @@ int64_t most_received_rows(const Experts& e, const Strategy& s, const Lengths& l
 }
 
 int64_t busiest_rows(const Experts& e, const Strategy& s, const Lengths& lengths, int64_t tokens) {
-  return std::min(ceil_div(tokens * e.active * s.parallel.expert_imbalance, 100),
+  return std::min(ceil_div(checked_mul(checked_mul(tokens, e.active, kRowsOfExperts),
+                                       s.parallel.expert_imbalance, kRowsOfExperts),
+                           100),
                   most_rows_of(e, s, lengths, tokens));
 }
 
@@ -47,7 +51,7 @@ ExpertTileBytes bytes_of_expert_tile(const ModelSpec& m, const Lengths& lengths,
   const int64_t act = size_of(dtype), tokens = expert_tiles(s, lengths).tokens;
   const int64_t rows = most_received_rows(e, s, lengths), parts = m.gated() ? 2 : 1;
   const auto bytes = [&](int64_t count, int64_t width) {
-    return checked_mul(count, width, "rows of experts");
+    return checked_mul(count, width, kRowsOfExperts);
   };
   ExpertTileBytes tile;
   tile.routing = first_rows_bytes(e) + bytes(tokens, routing_width(e) * 4);
@@ -65,7 +69,7 @@ ExpertTileBytes bytes_of_expert_tile(const ModelSpec& m, const Lengths& lengths,
     OpShape shape;
     shape.kind = kind;
     const Casts casts = casts_of(m, lengths, 1, s.products, shape, count);
-    workspace = checked_add(workspace, casts.bytes(), "rows of experts");
+    workspace = checked_add(workspace, casts.bytes(), kRowsOfExperts);
   };
   add_copies_of(tile.experts_forward, OpKind::experts_forward, rows);
   add_copies_of(tile.experts_backward, OpKind::experts_backward, rows);

@@ -20,8 +20,8 @@ void check_shares(const ModelSpec& model, const Strategy& strategy, int64_t sequ
 
 /// The fewest tokens after which the selections of all runs repeat, or one of each sequence of a
 /// microbatch: wherever a plan divides tokens, their number is a multiple of it. 1 if layers are
-/// alike. Throws bad_input if a run's share of no
-/// such number is whole, or its tokens are not among those of the run around it.
+/// alike and sequences alone. Throws bad_input if a run's share of no such number is whole, or its
+/// tokens are not among those of the run around it.
 int64_t tokens_of_shares(const ModelSpec& model);
 
 }  // namespace longspan

@@ -85,10 +85,8 @@ inline constexpr std::array<OpRow, kOpKindCount> kRows{{
          {"workspace", w, {ws_out}, optional},
          {"adapters", r, {params_adapters}, optional}}),
     // x may be y. One rank's part overwrites the normed rows, unless these are needed again. Here
-    // and
-    // in the routing, experts with an auxiliary loss add to their load, once per token and layer;
-    // in
-    // the backward they read its gradients.
+    // and in the routing, experts with an auxiliary loss add to their load, once per token and
+    // layer; in the backward they read its gradients.
     row(OpKind::mlp_forward, "mlp_forward", product, compute,
         {{"params", r, params},
          {"y", r, residual | h},

@@ -112,6 +112,7 @@ std::string_view name_of(Saved);
 std::string_view name_of(BackwardOrder);
 std::string_view name_of(MomentFormat);
 std::string_view name_of(MasterFormat);
+std::string_view name_of(ProductFormat);
 
 /// The number of layers, the first of `layers` of a kind, whose optimizer states are on the device.
 /// Gradients of the last layers are complete first, so updates on the host, which are the slower
@@ -130,7 +131,6 @@ inline Tier optimizer_tier(const Strategy& s, ParameterUnit::Kind kind, int64_t 
                                            : before < updated_on_device(s, layers);
   return on_device ? Tier::device : s.optimizer;
 }
-std::string_view name_of(ProductFormat);
 
 /// Whether operands of products are cast below 16 bits.
 inline bool casts_operands(const Strategy& s) { return s.products != ProductFormat::dtype; }
